@@ -1,0 +1,8 @@
+/* Runtime dispatch. The kernel keeps no state: the caller asks once and hands the answer to every call. */
+#pragma once
+#include <stdint.h>
+
+enum { SARP_CPU_SSE42 = 1, SARP_CPU_AVX2 = 2, SARP_CPU_SHA_NI = 4 };
+
+/* The features this machine has. 0 selects the portable path everywhere. */
+uint32_t sarp_cpu_features(void);
