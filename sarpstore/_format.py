@@ -1,0 +1,153 @@
+"""The bytes of `format-spec/`, version 1, for the Python side.
+
+`kernels/format.h` is the C side. Nothing else defines a byte. Every structure is a `struct.Struct`; offsets are
+those of the specification's diagrams.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import numpy as np
+
+MAJOR: Final = 1
+MINOR: Final = 0
+INCOMPATIBLE_KNOWN: Final = 0
+READ_ONLY_COMPATIBLE_KNOWN: Final = 0
+
+UNIT: Final = 64
+PAGE: Final = 4096
+PAGE_UNITS: Final = PAGE // UNIT
+WINDOW: Final = 64
+ID_BYTES: Final = 16
+LOG_HEADER_BYTES: Final = 2 * PAGE
+LOG_FILE_BYTES_MAX: Final = (1 << 30) - PAGE
+LOCATION_BYTES_MAX: Final = 46
+BLOCK_TOKENS_MAX: Final = 1024
+SLOT_MAX: Final = 65_534
+FILE_NUMBER_MAX: Final = (1 << 40) - 1
+REFERENCE_NONE: Final = (1 << 40) - 1
+UNIT_BITS: Final = 24
+
+HASHES: Final = ("sha256", "mmh3")
+ROUTINGS: Final = ("divergence", "sarp")
+
+MAGIC_LOG: Final = b"\x89SAL\r\n\x1a\n"
+MAGIC_CHECKPOINT: Final = b"\x89SAC\r\n\x1a\n"
+MAGIC_IMAGE: Final = b"\x89SAI\r\n\x1a\n"
+MAGIC_STATS: Final = b"\x89SAS\r\n\x1a\n"
+
+LOCK_NAME: Final = "LOCK"
+STATS_NAME: Final = "stats"
+TEMPORARY_SUFFIX: Final = ".tmp"
+LOG_SUFFIX: Final = ".log"
+IMAGES_SUFFIX: Final = ".images"
+CHECKPOINT_SUFFIX: Final = ".checkpoint"
+
+# The checksum field of a log header, head, image or statistics file stands at 8 and covers what follows it.
+CRC_AT: Final = 8
+CRC_FROM: Final = 12
+
+RECORD_SEGMENT: Final = 1
+RECORD_REMOVE: Final = 2
+RECORD_CLEAR_HOLDER: Final = 3
+RECORD_NAMESPACE: Final = 4
+RECORD_COMMIT: Final = 5
+RECORD_RETIRE_FILE: Final = 6
+RECORD_SEAL: Final = 7
+RECORD_SUMMARY: Final = 8
+RECORD_CHUNK_PAYLOAD: Final = 9
+FLAG_IGNORABLE: Final = 1
+COMMIT_MARK: Final = 1
+COMMIT_CLOSED: Final = 2
+
+SEGMENT_HEADER_BYTES: Final = 128
+SUMMARY_HEADER_BYTES: Final = 64
+SUMMARY_ENTRIES_MAX: Final = 126
+
+# magic, crc, major, minor, three feature masks, uuid, file number, slot, block tokens, hash, routing, location bytes,
+# previous commit, previous end, first sequence, secret, created, reserved, description length
+LOG_HEADER: Final = struct.Struct("<8sIHHQQQ16sQHHBBHQQQ16sQII")
+LOG_DESCRIPTION_AT: Final = LOG_HEADER.size
+LOG_DESCRIPTION_MAX: Final = PAGE - LOG_DESCRIPTION_AT
+
+# header crc, body crc, length, type, flags, n, d, dp, header units, sequence, commit
+RECORD: Final = struct.Struct("<IIHBBBBBBQQ")
+# key bytes, name length, adapter length, namespace, reserved
+NAMESPACE_FIELDS: Final = struct.Struct("<IHHQ16x")
+NAMESPACE_HEADER_BYTES: Final = 64
+# pages, records, checksum, flags, synced, reserved
+COMMIT_FIELDS: Final = struct.Struct("<IIIIQ8x")
+# summary records, entries, first summary position, reserved
+SEAL_FIELDS: Final = struct.Struct("<IIQ16x")
+
+# magic, crc, major, minor, features, uuid, number, length, start, synced, commit, sequence, entries, blocks,
+# partitions, slots, namespaces, markers, epochs, routing
+CHECKPOINT_HEAD: Final = struct.Struct("<8sIHHQQQ16sQQQQQQQQIIIIIB3x48x")
+CHECKPOINT_NAMESPACE: Final = struct.Struct("<QIHH")
+
+IMAGE_HEADER: Final = struct.Struct("<8sIHBB16sQQIIQ")  # magic, crc, entries, depth, 0, uuid, prefix, number, blocks
+IMAGE_ENTRIES_MAX: Final = 4092
+
+# magic, crc, major, minor, uuid, process id, JSON length, time in ms
+STATS_HEADER: Final = struct.Struct("<8sIHH16sIIQ")
+
+SLOT_DTYPE: Final = np.dtype([("file_number", "<u8"), ("slot", "<u2"), ("reserved0", "<u2"), ("reserved1", "<u4")])
+PARTITION_DTYPE: Final = np.dtype(
+    [
+        ("prefix", "<u8"),
+        ("images_number", "<u8"),
+        ("page", "<u4"),
+        ("entries", "<u4"),
+        ("crc", "<u4"),
+        ("blocks", "<u4"),
+        ("depth", "|u1"),
+        ("reserved", "|u1", (7,)),
+    ]
+)
+ENTRY_DTYPE: Final = np.dtype([("word0", "<u8"), ("word1", "<u8")])
+SUMMARY_DTYPE: Final = np.dtype(
+    [("word0", "<u8"), ("word1", "<u8"), ("supersedes", "<u8"), ("units", "<u4"), ("reserved", "<u4")]
+)
+
+assert LOG_HEADER.size == 128
+assert RECORD.size == 32
+assert CHECKPOINT_HEAD.size == 192
+assert IMAGE_HEADER.size == 64
+assert STATS_HEADER.size == 48
+assert SLOT_DTYPE.itemsize == 16
+assert PARTITION_DTYPE.itemsize == 40
+assert SUMMARY_DTYPE.itemsize == 32
+
+
+def position(file_number: int, offset: int) -> int:
+    """The position of a byte offset (a multiple of 64) in a log file."""
+    return file_number << UNIT_BITS | offset // UNIT
+
+
+def position_file(value: int) -> int:
+    return value >> UNIT_BITS
+
+
+def position_offset(value: int) -> int:
+    """The byte offset within its file that a position, or a reference, names."""
+    return (value & ((1 << UNIT_BITS) - 1)) * UNIT
+
+
+def log_name(file_number: int) -> str:
+    return f"{file_number:016x}{LOG_SUFFIX}"
+
+
+def images_name(number: int) -> str:
+    return f"{number:016x}{IMAGES_SUFFIX}"
+
+
+def checkpoint_name(number: int) -> str:
+    return f"{number:016x}{CHECKPOINT_SUFFIX}"
+
+
+def numbered(names: list[str], suffix: str) -> list[int]:
+    """The numbers of the folder's files with that suffix, ascending; names that are not ours are passed over."""
+    stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
+    return sorted(int(s, 16) for s in stems if len(s) == 16 and all(c in "0123456789abcdef" for c in s))
