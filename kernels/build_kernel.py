@@ -29,8 +29,9 @@ def declarations(header: Path) -> str:
 def ffibuilder() -> FFI:
     # `internal_*.h` and `format.h` are between the C files only.
     headers = [h for h in sorted(KERNELS.glob("*.h")) if not h.name.startswith("internal_") and h.name != "format.h"]
-    # Types first: structures that several modules share stand in types.h.
-    headers.sort(key=lambda h: (h.name != "types.h", h.name))
+    # A structure stands before what uses it.
+    order = {name: i for i, name in enumerate(("types.h", "directory.h", "pages.h", "match.h"))}
+    headers.sort(key=lambda h: (order.get(h.name, len(order)), h.name))
     ffi = FFI()
     for header in headers:
         ffi.cdef(declarations(header))

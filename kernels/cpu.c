@@ -13,7 +13,8 @@ static int os_saves_ymm(void) {
 uint32_t sarp_cpu_features(void) {
     uint32_t a, b, c, d, features = 0;
     if (!__get_cpuid(1, &a, &b, &c, &d)) return 0;
-    const int sse42 = (c >> 20) & 1, ssse3 = (c >> 9) & 1, osxsave = (c >> 27) & 1, avx = (c >> 28) & 1;
+    const int sse42 = (c >> 20) & (c >> 1) & 1; /* with PCLMULQDQ */
+    const int ssse3 = (c >> 9) & 1, osxsave = (c >> 27) & 1, avx = (c >> 28) & 1;
     if (sse42) features |= SARP_CPU_SSE42;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return features;
     if (osxsave && avx && os_saves_ymm() && ((b >> 5) & 1)) features |= SARP_CPU_AVX2;

@@ -4,5 +4,7 @@
 
 enum { SARP_CPU_SSE42 = 1, SARP_CPU_AVX2 = 2, SARP_CPU_SHA_NI = 4 };
 
+/* SSE42 means SSE4.2 together with PCLMULQDQ, its companion in all but the first CPUs that had it. */
+
 /* The features this machine has. 0 selects the portable path everywhere. */
 uint32_t sarp_cpu_features(void);

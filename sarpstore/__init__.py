@@ -1,0 +1,66 @@
+"""sarpstore: the KV-cache index that does not die.
+
+An embedded asyncio storage engine. It answers which already computed KV-cache blocks match a request's token prefix and
+where they live, keeps that on NVMe in files that are only ever appended to, and answers again milliseconds after a crash.
+
+    async with sarpstore.open("/nvme/kvindex") as store:
+        llama = store.namespace("llama-2-7b")
+        await llama.insert(tokens, locations)
+        match = await llama.match(tokens)
+"""
+
+from sarpstore._engine import Match, Namespace, Stats, Store
+from sarpstore._engine import open_store as open  # noqa: A004 - `sarpstore.open` is how it reads
+from sarpstore._errors import (
+    ClosedError,
+    CorruptionError,
+    DiskFullError,
+    FailedError,
+    ForkedError,
+    InputError,
+    LimitError,
+    LockedError,
+    MismatchError,
+    NamespaceError,
+    NotAStoreError,
+    OpenError,
+    OptionError,
+    ReadOnlyError,
+    SarpError,
+    StorageError,
+    UsageError,
+    VersionError,
+    WrongLoopError,
+)
+from sarpstore._options import LOCATION, Options
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "LOCATION",
+    "ClosedError",
+    "CorruptionError",
+    "DiskFullError",
+    "FailedError",
+    "ForkedError",
+    "InputError",
+    "LimitError",
+    "LockedError",
+    "Match",
+    "MismatchError",
+    "Namespace",
+    "NamespaceError",
+    "NotAStoreError",
+    "OpenError",
+    "OptionError",
+    "Options",
+    "ReadOnlyError",
+    "SarpError",
+    "Stats",
+    "StorageError",
+    "Store",
+    "UsageError",
+    "VersionError",
+    "WrongLoopError",
+    "open",
+]

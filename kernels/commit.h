@@ -1,0 +1,41 @@
+/* The gathering commit: records are placed, encoded and checksummed in a buffer of pages (format-spec/log.md).
+
+   A record goes into the open page where it fits best; open pages are kept in lists by their free units, with a bitmap of
+   the lists that are not empty, so placing costs the same however many pages are open. */
+#pragma once
+#include "match.h"
+
+typedef struct {
+    uint8_t *pages;         /* page_limit * 4,096 bytes */
+    uint16_t *next;         /* page_limit: the list links */
+    uint8_t *used;          /* page_limit: units in use */
+    const uint8_t *uuid;    /* 16 bytes */
+    uint64_t file_number;
+    uint64_t number;        /* of this commit */
+    uint64_t sequence;      /* of the next record */
+    uint64_t open;          /* bit f: heads[f] is a page with f free units */
+    uint32_t slot;
+    uint32_t first_page;    /* in the file */
+    uint32_t page_limit, page_count, records;
+    uint32_t location_bytes, features;
+    uint16_t heads[64];
+} sarp_commit;
+
+/* Begins an empty commit; the caller has set all fields but open, page_count and records. */
+void sarp_commit_begin(sarp_commit *commit);
+
+/* Adds a finished record body and header; sequence, commit number and checksums are filled in here. `fresh` puts it at the
+   start of a new page. Returns its position, or 0 where there is no room. */
+uint64_t sarp_commit_append(sarp_commit *commit, const uint8_t *record, int32_t fresh);
+
+/* Adds the commit record and, for each other record in ascending order of place, a change (room for `limit`). Returns how
+   many, SARP_INVALID if `limit` is too small. `synced` and `flags` are the commit record's. */
+int32_t sarp_commit_finish(sarp_commit *commit, const sarp_directory *directory, uint64_t synced, uint32_t flags,
+                           sarp_change *changes, size_t limit);
+
+/* Matches the query and inserts what is not held: decided, encoded and entered in the directory in one step (DESIGN.md
+   section 7.2, "Insert"). `locations` are those of all query->blocks. Held blocks keep theirs. SARP_NEED: bring what
+   `needs` says; SARP_NO_ROOM: nothing was done, the commit must be written first; SARP_FULL: nothing was done, the
+   directory's bound is reached. query->matched is what was held before. */
+int32_t sarp_insert(sarp_directory *directory, const sarp_pages *pages, sarp_query *query, const uint8_t *locations,
+                    sarp_commit *commit, sarp_needs *needs);

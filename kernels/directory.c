@@ -1,0 +1,293 @@
+#include "internal_directory.h"
+
+/* --- pages of the arena */
+
+static uint32_t page_take(sarp_directory *dir) {
+    if (dir->page_free != NO_PAGE) {
+        const uint32_t page = dir->page_free;
+        memcpy(&dir->page_free, page_at(dir, page), sizeof dir->page_free);
+        dir->pages_free--;
+        return page;
+    }
+    return dir->page_next++;
+}
+
+static void page_give(sarp_directory *dir, uint32_t page) {
+    memcpy(page_at(dir, page), &dir->page_free, sizeof dir->page_free);
+    dir->page_free = page;
+    dir->pages_free++;
+}
+
+void pages_resize(sarp_directory *dir, sarp_partition *part, uint32_t have, uint32_t entries) {
+    const uint32_t want = pages_for(entries);
+    for (; have < want && have < SARP_PARTITION_PAGES; have++) part->pages[have] = page_take(dir);
+    for (; have > want; have--) page_give(dir, part->pages[have - 1]);
+}
+
+/* --- the sorted sequence of one partition */
+
+void index_rebuild(const sarp_directory *dir, const sarp_partition *part) {
+    uint16_t *starts = starts_of(dir, part);
+    uint32_t bucket = 0;
+    for (uint32_t i = 0; i < part->entries; i++)
+        for (const uint32_t b = bucket_of(part, entry_key(entry_at(dir, part, i))); bucket <= b; bucket++)
+            starts[bucket] = (uint16_t)i;
+    for (; bucket <= BUCKETS; bucket++) starts[bucket] = part->entries;
+}
+
+/* Index of the first entry whose key is not below `key`. */
+static uint32_t lower_bound(const sarp_directory *dir, const sarp_partition *part, uint64_t key) {
+    const uint16_t *starts = starts_of(dir, part);
+    const uint32_t bucket = bucket_of(part, key);
+    uint32_t i = starts[bucket];
+    while (i < starts[bucket + 1] && entry_key(entry_at(dir, part, i)) < key) i++;
+    return i;
+}
+
+static void shift_up(const sarp_directory *dir, const sarp_partition *part, uint32_t index) {
+    const uint32_t slot = index + INDEX_SLOTS;
+    uint32_t hole = part->entries + INDEX_SLOTS;
+    for (;;) {
+        sarp_entry *page = page_at(dir, part->pages[hole / PAGE_ENTRIES]);
+        const uint32_t begin = hole - hole % PAGE_ENTRIES, from = begin > slot ? begin : slot;
+        memmove(page + from % PAGE_ENTRIES + 1, page + from % PAGE_ENTRIES, (hole - from) * sizeof *page);
+        if (from == slot) return;
+        page[0] = page_at(dir, part->pages[hole / PAGE_ENTRIES - 1])[PAGE_ENTRIES - 1];
+        hole = begin - 1;
+    }
+}
+
+static void shift_down(const sarp_directory *dir, const sarp_partition *part, uint32_t index) {
+    uint32_t hole = index + INDEX_SLOTS;
+    const uint32_t end = part->entries + INDEX_SLOTS; /* one past the last */
+    for (;;) {
+        sarp_entry *page = page_at(dir, part->pages[hole / PAGE_ENTRIES]);
+        const uint32_t next = hole - hole % PAGE_ENTRIES + PAGE_ENTRIES, to = next < end ? next : end;
+        memmove(page + hole % PAGE_ENTRIES, page + hole % PAGE_ENTRIES + 1, (to - hole - 1) * sizeof *page);
+        if (to == end) return;
+        page[PAGE_ENTRIES - 1] = page_at(dir, part->pages[next / PAGE_ENTRIES])[0];
+        hole = next;
+    }
+}
+
+static void starts_add(const sarp_directory *dir, const sarp_partition *part, uint64_t key, int delta) {
+    uint16_t *starts = starts_of(dir, part);
+    for (uint32_t b = bucket_of(part, key) + 1; b <= BUCKETS; b++) starts[b] = (uint16_t)(starts[b] + delta);
+}
+
+static void count_entry(sarp_directory *dir, sarp_partition *part, const sarp_entry *e, int sign) {
+    const uint32_t blocks = introduced(e);
+    part->blocks += sign > 0 ? blocks : 0u - blocks;
+    dir->blocks += sign > 0 ? blocks : UINT64_C(0) - blocks;
+    dir->placeholders += sign > 0 ? (uint64_t)entry_placeholder(e) : UINT64_C(0) - (uint64_t)entry_placeholder(e);
+}
+
+static void entry_insert(sarp_directory *dir, sarp_partition *part, sarp_entry entry) {
+    const uint32_t index = lower_bound(dir, part, entry_key(&entry));
+    pages_resize(dir, part, pages_for(part->entries), part->entries + 1u);
+    shift_up(dir, part, index);
+    *entry_at(dir, part, index) = entry;
+    part->entries++;
+    dir->entries++;
+    starts_add(dir, part, entry_key(&entry), 1);
+    count_entry(dir, part, &entry, 1);
+}
+
+static void entry_erase(sarp_directory *dir, sarp_partition *part, uint32_t index) {
+    const sarp_entry entry = *entry_at(dir, part, index);
+    shift_down(dir, part, index);
+    pages_resize(dir, part, pages_for(part->entries), part->entries - 1u);
+    part->entries--;
+    dir->entries--;
+    starts_add(dir, part, entry_key(&entry), -1);
+    count_entry(dir, part, &entry, -1);
+}
+
+/* --- splitting */
+
+static int table_double(sarp_directory *dir) {
+    const uint32_t size = UINT32_C(1) << dir->depth;
+    if (dir->depth >= 31 || size * 2 > dir->table_limit) return SARP_FULL;
+    for (uint32_t i = size; i-- > 0;) dir->table[2 * i] = dir->table[2 * i + 1] = dir->table[i];
+    dir->depth++;
+    return SARP_OK;
+}
+
+void table_point(sarp_directory *dir, uint32_t number) {
+    const sarp_partition *part = dir->partitions + number;
+    const uint32_t first = dir->depth ? (uint32_t)(part->prefix >> (48 - dir->depth)) : 0;
+    const uint32_t span = UINT32_C(1) << (dir->depth - part->depth);
+    for (uint32_t i = 0; i < span; i++) dir->table[first + i] = number;
+}
+
+/* The lower half stays where it is; the upper half, which begins at the first entry with the next key bit set, is
+   copied to a new partition. */
+static int split(sarp_directory *dir, uint32_t number) {
+    sarp_partition *low = dir->partitions + number;
+    if (low->depth >= SARP_DEPTH_MAX || dir->partition_count >= dir->partition_limit) return SARP_FULL;
+    if (pages_available(dir) < SARP_PARTITION_PAGES) return SARP_FULL;
+    if (low->depth == dir->depth && table_double(dir) != SARP_OK) return SARP_FULL;
+    const uint32_t total = low->entries;
+    const uint64_t half = low->prefix | UINT64_C(1) << (47 - low->depth);
+    const uint32_t kept = lower_bound(dir, low, half);
+    const uint32_t high_number = dir->partition_count++;
+    sarp_partition *high = dir->partitions + high_number;
+    *high = (sarp_partition){.prefix = half, .depth = (uint8_t)(low->depth + 1), .flags = low->flags | SARP_PARTITION_DIRTY};
+    pages_resize(dir, high, 0, total - kept);
+    high->entries = (uint16_t)(total - kept);
+    for (uint32_t i = kept; i < total; i++) {
+        const sarp_entry entry = *entry_at(dir, low, i);
+        *entry_at(dir, high, i - kept) = entry;
+        high->blocks += introduced(&entry);
+    }
+    low->blocks -= high->blocks;
+    low->entries = (uint16_t)kept;
+    low->depth++;
+    low->flags |= SARP_PARTITION_DIRTY;
+    pages_resize(dir, low, pages_for(total), kept);
+    index_rebuild(dir, low);
+    index_rebuild(dir, high);
+    table_point(dir, high_number);
+    return SARP_OK;
+}
+
+/* The loaded partition of a key, with room for one more entry. */
+static int writable(sarp_directory *dir, uint64_t key, sarp_partition **out) {
+    for (;;) {
+        const uint32_t number = partition_index(dir, key);
+        sarp_partition *part = dir->partitions + number;
+        if (!(part->flags & SARP_PARTITION_LOADED)) return SARP_INVALID;
+        if (part->entries < SARP_PARTITION_ENTRIES_MAX) {
+            if (pages_available(dir) == 0) return SARP_FULL;
+            *out = part;
+            return SARP_OK;
+        }
+        const int status = split(dir, number);
+        if (status != SARP_OK) return status;
+    }
+}
+
+/* --- applying changes */
+
+/* Slots are given in order of file numbers, and what is superseded is mostly recent: search from the newest. */
+static uint64_t reference_of(const sarp_directory *dir, uint64_t position) {
+    const uint64_t file = position >> 24;
+    for (uint32_t slot = dir->slot_count; position && slot-- > 0;)
+        if (dir->slot_files[slot] == file) return (uint64_t)slot << 24 | (position & 0xFFFFFF);
+    return SARP_REFERENCE_NONE;
+}
+
+static uint32_t run_end(const sarp_directory *dir, const sarp_partition *part, uint32_t index, uint64_t key) {
+    while (index < part->entries && entry_key(entry_at(dir, part, index)) == key) index++;
+    return index;
+}
+
+static int find_reference(const sarp_directory *dir, const sarp_partition *part, uint32_t first, uint32_t end,
+                          uint64_t reference, uint32_t *index) {
+    for (uint32_t i = first; reference != SARP_REFERENCE_NONE && i < end; i++) {
+        if (entry_reference(entry_at(dir, part, i)) != reference) continue;
+        *index = i;
+        return 1;
+    }
+    return 0;
+}
+
+/* A removed root's mask stays: with another root of the key, or in a placeholder (directory.md, section 3). */
+static void entry_remove(sarp_directory *dir, sarp_partition *part, uint32_t index, uint32_t first, uint32_t end) {
+    sarp_entry *entry = entry_at(dir, part, index);
+    const uint64_t mask = entry_mask(entry);
+    for (uint32_t i = first; mask && i < end; i++) {
+        if (i == index || entry_d(entry_at(dir, part, i)) != 0) continue;
+        entry_at(dir, part, i)->word0 |= mask;
+        entry_erase(dir, part, index);
+        return;
+    }
+    if (!mask) {
+        entry_erase(dir, part, index);
+        return;
+    }
+    count_entry(dir, part, entry, -1);
+    entry->word1 = ENTRY_PLACEHOLDER;
+    count_entry(dir, part, entry, 1);
+}
+
+static uint64_t take_placeholders(sarp_directory *dir, sarp_partition *part, uint64_t key) {
+    uint64_t mask = 0;
+    for (uint32_t i = lower_bound(dir, part, key); i < part->entries && entry_key(entry_at(dir, part, i)) == key;) {
+        const sarp_entry *entry = entry_at(dir, part, i);
+        if (!entry_placeholder(entry)) {
+            i++;
+            continue;
+        }
+        mask |= entry_mask(entry);
+        entry_erase(dir, part, i);
+    }
+    return mask;
+}
+
+static int apply_entry(sarp_directory *dir, const sarp_change *change) {
+    sarp_partition *part;
+    const int status = writable(dir, change->key, &part);
+    if (status != SARP_OK) return status;
+    const uint64_t reference = reference_of(dir, change->position);
+    if (reference == SARP_REFERENCE_NONE) return SARP_INVALID;
+    const uint64_t superseded = reference_of(dir, change->supersedes);
+    const uint32_t first = lower_bound(dir, part, change->key), end = run_end(dir, part, first, change->key);
+    uint32_t same, old;
+    const int has_same = find_reference(dir, part, first, end, reference, &same);
+    const int has_old = find_reference(dir, part, first, end, superseded, &old);
+    part->flags |= SARP_PARTITION_DIRTY;
+    if (has_same) {
+        if (has_old) entry_remove(dir, part, old, first, end);
+    } else if (has_old) {
+        sarp_entry *entry = entry_at(dir, part, old);
+        count_entry(dir, part, entry, -1);
+        entry->word1 = entry_word1(reference, change->n, change->d, change->dp, (entry->word1 >> 1) & 31);
+        count_entry(dir, part, entry, 1);
+    } else {
+        const uint64_t mask = change->d == 0 ? take_placeholders(dir, part, change->key) : 0;
+        entry_insert(dir, part, (sarp_entry){change->key << 16 | mask, entry_word1(reference, change->n, change->d, change->dp, 0)});
+    }
+    return SARP_OK;
+}
+
+static int apply_mask(sarp_directory *dir, const sarp_change *change) {
+    if (change->d == 0) return SARP_OK;
+    sarp_partition *part;
+    const int status = writable(dir, change->root_key, &part);
+    if (status != SARP_OK) return status;
+    const uint64_t bit = UINT64_C(1) << (change->d / 4);
+    int found = 0;
+    for (uint32_t i = lower_bound(dir, part, change->root_key); i < part->entries; i++) {
+        sarp_entry *entry = entry_at(dir, part, i);
+        if (entry_key(entry) != change->root_key) break;
+        if (entry_d(entry) != 0) continue;
+        found = 1;
+        if (entry_mask(entry) & bit) continue;
+        entry->word0 |= bit;
+        part->flags |= SARP_PARTITION_DIRTY;
+    }
+    if (!found) {
+        entry_insert(dir, part, (sarp_entry){change->root_key << 16 | bit, ENTRY_PLACEHOLDER});
+        part->flags |= SARP_PARTITION_DIRTY;
+    }
+    return SARP_OK;
+}
+
+int32_t sarp_directory_apply(sarp_directory *dir, const sarp_change *changes, const uint32_t *order, size_t count,
+                             size_t *done) {
+    for (*done = 0; *done < count; ++*done) {
+        const sarp_change *change = changes + (order ? order[*done] / 2 : *done);
+        int status = SARP_OK;
+        if (!order || order[*done] % 2 == 0) status = apply_entry(dir, change);
+        if (status == SARP_OK && (!order || order[*done] % 2 == 1)) status = apply_mask(dir, change);
+        if (status != SARP_OK) return status;
+    }
+    return SARP_OK;
+}
+
+/* A change adds at most one entry under each of its two keys: a page each, and perhaps a split. */
+int directory_has_room(const sarp_directory *dir, uint32_t changes) {
+    return pages_available(dir) >= 2 * changes + 2 * SARP_PARTITION_PAGES &&
+           dir->partition_limit - dir->partition_count >= 2 * changes && dir->partition_count * 4 <= dir->table_limit;
+}

@@ -1,0 +1,80 @@
+/* The divergence directory: entries of 16 bytes in partitions (format-spec/directory.md).
+
+   A partition keeps its entries in one sorted sequence over up to eight 4 KiB pages of the caller's arena, the first of
+   which begins with an index of 128 buckets. There are no empty slots to pay for: the slack is the unused end of the last
+   page. A full partition splits in two, so the directory grows one partition, and within it one page, at a time; a table
+   of partition numbers, indexed by the key's top bits, finds them (extendible hashing: Fagin et al., 1979). */
+#pragma once
+#include "types.h"
+
+enum {
+    SARP_PARTITION_PAGES = 8,
+    SARP_PARTITION_ENTRIES_MAX = 2031, /* 8 pages of 256 entries, less 17 for the bucket index */
+    SARP_PARTITION_LOADED = 1,
+    SARP_PARTITION_DIRTY = 2, /* changed since it was loaded or imaged */
+    SARP_DEPTH_MAX = 40
+};
+
+typedef struct {
+    uint64_t word0, word1;
+} sarp_entry;
+
+typedef struct {
+    uint64_t prefix; /* 48 bits */
+    uint32_t pages[8];
+    uint32_t blocks; /* sum of n - d */
+    uint16_t entries;
+    uint8_t depth;
+    uint8_t flags;
+} sarp_partition;
+
+typedef struct {
+    uint8_t *arena; /* page_limit pages */
+    sarp_partition *partitions;
+    uint32_t *table;
+    uint64_t *slot_files; /* slot -> file number, 65,536 of them; 0: free */
+    uint64_t secret[2];
+    uint64_t entries, blocks, placeholders;
+    uint32_t page_limit, page_next, page_free, pages_free; /* page_free: head of the free list, UINT32_MAX: empty */
+    uint32_t partition_limit, partition_count;
+    uint32_t table_limit, depth;
+    uint32_t slot_count; /* slots below this one may be in use */
+    uint32_t features;
+} sarp_directory;
+
+/* Makes an empty directory of one loaded partition. The pointers and limits, features and secret are set by the caller. */
+int32_t sarp_directory_init(sarp_directory *directory);
+
+/* Makes a directory of `count` partitions that are not loaded (prefix, depth, entries and blocks are set by the caller in
+   directory->partitions, in order of prefix). SARP_INVALID if they do not cover all keys once, SARP_FULL past a bound. */
+int32_t sarp_directory_init_unloaded(sarp_directory *directory, uint32_t count);
+
+/* Loads a partition from the entries of its image. SARP_INVALID if they break directory.md's rules or do not agree with
+   the counts; the partition is then still not loaded. */
+int32_t sarp_directory_load(sarp_directory *directory, uint32_t partition, const sarp_entry *entries, uint32_t count);
+
+/* Marks a partition as loaded and empty: for a rebuild from the log. */
+int32_t sarp_directory_load_empty(sarp_directory *directory, uint32_t partition);
+
+/* Copies a loaded partition's entries, in order of key, to `out` (room for SARP_PARTITION_ENTRIES_MAX). Returns how many. */
+int32_t sarp_directory_image(const sarp_directory *directory, uint32_t partition, sarp_entry *out);
+
+/* Applies steps of changes. order[i] = index of the change * 2 + step; step 0 enters the record's key, step 1 sets the
+   mask bit at its window's root (a no-op when d = 0). With order NULL: both steps of changes 0 to count - 1, in order.
+   All partitions concerned must be loaded (SARP_INVALID otherwise). SARP_FULL: the bound is reached; *done steps (or
+   changes) were applied. */
+int32_t sarp_directory_apply(sarp_directory *directory, const sarp_change *changes, const uint32_t *order, size_t count,
+                             size_t *done);
+
+/* Number of the partition of each key. */
+void sarp_directory_partition_of(const sarp_directory *directory, const uint64_t *keys, size_t count, uint32_t *out);
+
+/* The directory keys of `count` block ids (16 bytes each). */
+void sarp_directory_keys(const sarp_directory *directory, const uint8_t *ids, size_t count, uint32_t holder,
+                         uint64_t name_space, uint64_t *out);
+
+/* Entries with this key: copies at most `limit`, returns how many there are; SARP_INVALID where it is not loaded. */
+int32_t sarp_directory_find(const sarp_directory *directory, uint64_t key, sarp_entry *out, int32_t limit);
+
+/* Bytes of memory in use: pages, partition records and the table. */
+uint64_t sarp_directory_bytes(const sarp_directory *directory);

@@ -1,0 +1,280 @@
+#include "match.h"
+
+#include "internal_record.h"
+
+enum {
+    EQUAL_KEYS = 8, /* entries looked at under one key; collisions of 48 bits make two at the very most */
+    ROOT_BATCH = 16
+};
+
+typedef struct {
+    const sarp_directory *dir;
+    const sarp_pages *pages;
+    sarp_query *query;
+    sarp_needs *needs;
+    key_seed seed;
+    int missing;      /* something was asked for: this pass can't conclude */
+    int page_missing; /* since the walk of the present window began */
+} matching;
+
+/* The best proved record of one window. */
+typedef struct {
+    const uint8_t *record;
+    uint64_t reference;
+    uint32_t length, n, d, dp;
+} proof;
+
+static void need_page(matching *m, uint64_t key) {
+    sarp_needs *needs = m->needs;
+    m->missing = m->page_missing = 1;
+    if (needs->page_count < needs->page_limit) needs->pages[needs->page_count++] = key;
+}
+
+static void need_partition(matching *m, uint64_t key) {
+    sarp_needs *needs = m->needs;
+    m->missing = 1;
+    if (needs->partition_count < needs->partition_limit)
+        sarp_directory_partition_of(m->dir, &key, 1, needs->partitions + needs->partition_count++);
+}
+
+static void report_damaged(matching *m, uint64_t reference) {
+    sarp_needs *needs = m->needs;
+    if (needs->damaged_count < needs->damaged_limit) needs->damaged[needs->damaged_count++] = reference;
+}
+
+static inline uint64_t key_at(const matching *m, uint32_t block) {
+    return key_of(m->seed, m->query->ids + (size_t)block * SARP_ID);
+}
+
+/* Entries under a key, at most EQUAL_KEYS; 0 and a need where its partition is not loaded. */
+static uint32_t find(matching *m, uint64_t key, sarp_entry *out) {
+    const int32_t found = sarp_directory_find(m->dir, key, out, EQUAL_KEYS);
+    if (found >= 0) return found < EQUAL_KEYS ? (uint32_t)found : EQUAL_KEYS;
+    need_partition(m, key);
+    return 0;
+}
+
+/* --- one record */
+
+/* The verified segment record that a reference names; NULL if it is damaged, or missing (then it is asked for). */
+static const uint8_t *read_record(matching *m, uint64_t reference) {
+    const uint8_t *page;
+    if (!pages_find(m->pages, reference >> 6, &page)) {
+        need_page(m, reference >> 6);
+        return NULL;
+    }
+    const uint32_t features = m->pages->features, at = (uint32_t)(reference & 63) * SARP_UNIT;
+    const uint64_t file = m->dir->slot_files[reference >> 24];
+    if (page && file) {
+        const uint32_t seed = record_seed(features, m->pages->uuid, file, (reference & 0xFFFFFF) * SARP_UNIT);
+        const uint8_t *record = page + at;
+        if (record_header_valid(features, seed, record, SARP_PAGE - at) && record[SARP_AT_TYPE] == SARP_SEGMENT &&
+            record_body_valid(features, seed, record, m->pages->location_bytes))
+            return record;
+    }
+    report_damaged(m, reference);
+    return NULL;
+}
+
+/* Blocks of window `base / 64` that a record proves for the query, at most `limit`; 0 if it does not. */
+static uint32_t prove(const matching *m, const uint8_t *record, const sarp_entry *entry, uint32_t base, uint32_t limit) {
+    static const uint8_t no_prefix[SARP_ID];
+    const sarp_query *q = m->query;
+    const uint8_t *ids = q->ids + (size_t)base * SARP_ID, *prefix = base ? ids - SARP_ID : no_prefix;
+    if (load32(record + SARP_AT_HOLDER) != q->holder || load64(record + SARP_AT_NAMESPACE) != q->name_space) return 0;
+    if (load32(record + SARP_AT_WINDOW) != base / SARP_WINDOW || record[SARP_AT_D] != entry_d(entry)) return 0;
+    if (memcmp(record + SARP_AT_PREFIX_ID, prefix, SARP_ID) != 0) return 0;
+    uint32_t n = record[SARP_AT_N];
+    if (n > entry_n(entry)) n = entry_n(entry);
+    if (n > limit) n = limit;
+    const uint32_t run = sarp_common_run(m->pages->features, record + SARP_SEGMENT_HEADER, ids, n);
+    return run > entry_d(entry) ? run : 0;
+}
+
+/* Tries the entries under one key; keeps the longest proof. */
+static void try_key(matching *m, uint64_t key, uint32_t base, uint32_t offset, uint32_t limit, proof *best) {
+    sarp_entry entries[EQUAL_KEYS];
+    const uint32_t count = find(m, key, entries);
+    for (uint32_t i = 0; i < count; i++) {
+        const sarp_entry *entry = entries + i;
+        if (entry_placeholder(entry) || entry_d(entry) != offset) continue;
+        const uint8_t *record = read_record(m, entry_reference(entry));
+        const uint32_t length = record ? prove(m, record, entry, base, limit) : 0;
+        if (length <= best->length) continue;
+        *best = (proof){record, entry_reference(entry), length, entry_n(entry), offset, entry_dp(entry)};
+    }
+}
+
+/* --- one window */
+
+static uint64_t window_mask(matching *m, uint64_t root_key) {
+    sarp_entry entries[EQUAL_KEYS];
+    uint64_t mask = 0;
+    const uint32_t count = find(m, root_key, entries);
+    for (uint32_t i = 0; i < count; i++)
+        if (entry_d(entries + i) == 0) mask |= entry_mask(entries + i);
+    return mask;
+}
+
+/* The deepest record of the window on the query's path that verifies: DESIGN.md 7.2, "Match". `limit` blocks of the window
+   are asked for. Stops early, with best->length 0, when a page or partition that it depends on is missing. */
+static void walk_window(matching *m, uint32_t base, uint32_t limit, proof *best) {
+    uint64_t keys[SARP_WINDOW];
+    uint8_t offsets[SARP_WINDOW];
+    uint32_t count = 0;
+    best->length = 0;
+    m->page_missing = 0;
+    const uint64_t mask = window_mask(m, key_at(m, base));
+    for (uint32_t j = limit; j-- > 0;) {
+        if (j && !(mask >> (j / 4) & 1)) continue;
+        keys[count] = key_at(m, base + j);
+        directory_prefetch(m->dir, keys[count]);
+        offsets[count++] = (uint8_t)j;
+    }
+    for (uint32_t i = 0; i < count && !best->length; i++) {
+        try_key(m, keys[i], base, offsets[i], limit, best);
+        /* All partitions of the window are asked for in one go, but of the records only the deepest. */
+        if (m->page_missing) return;
+    }
+}
+
+/* Windows whose root the directory has, from the first on. A root whose partition is not loaded counts as there. */
+static uint32_t count_roots(matching *m) {
+    const uint32_t windows = (m->query->blocks + SARP_WINDOW - 1) / SARP_WINDOW;
+    uint64_t keys[ROOT_BATCH];
+    sarp_entry entry;
+    for (uint32_t first = 0; first < windows; first += ROOT_BATCH) {
+        const uint32_t batch = windows - first < ROOT_BATCH ? windows - first : ROOT_BATCH;
+        for (uint32_t i = 0; i < batch; i++) {
+            keys[i] = key_at(m, (first + i) * SARP_WINDOW);
+            directory_prefetch(m->dir, keys[i]);
+        }
+        for (uint32_t i = 0; i < batch; i++) {
+            const int32_t found = sarp_directory_find(m->dir, keys[i], &entry, 0);
+            if (found == 0) return first + i;
+            if (found < 0) need_partition(m, keys[i]);
+        }
+        if (m->missing) return first + batch;
+    }
+    return windows;
+}
+
+/* --- locations of the earlier windows */
+
+static void copy_locations(matching *m, uint32_t base, const proof *p) {
+    const uint32_t bytes = m->pages->location_bytes, n = p->record[SARP_AT_N];
+    memcpy(m->query->locations + (size_t)base * bytes, p->record + SARP_SEGMENT_HEADER + n * SARP_ID, (size_t)p->length * bytes);
+    m->query->records++;
+}
+
+/* The owner of a whole window stands under the block that the next window's root names with its dp. */
+static void find_owner(matching *m, uint32_t base, proof *best) {
+    sarp_entry roots[EQUAL_KEYS];
+    best->length = 0;
+    const uint32_t count = find(m, key_at(m, base + SARP_WINDOW), roots);
+    for (uint32_t i = 0; i < count; i++) {
+        if (entry_placeholder(roots + i) || entry_d(roots + i) != 0) continue;
+        const uint32_t dp = entry_dp(roots + i);
+        try_key(m, key_at(m, base + dp), base, dp, SARP_WINDOW, best);
+        if (best->length == SARP_WINDOW) return;
+    }
+}
+
+/* Locations of windows 0 to `window` - 1, all of them whole. Returns the window that can't be had, or `window`. Goes on
+   past missing pages, so that all reads of a match go out together. */
+static uint32_t earlier_locations(matching *m, uint32_t window) {
+    for (uint32_t u = window; u-- > 0;) {
+        proof best;
+        const int missing = m->missing;
+        m->missing = 0;
+        find_owner(m, u * SARP_WINDOW, &best);
+        if (best.length < SARP_WINDOW && !m->missing) walk_window(m, u * SARP_WINDOW, SARP_WINDOW, &best);
+        if (best.length < SARP_WINDOW && !m->missing) return u;
+        if (best.length == SARP_WINDOW) copy_locations(m, u * SARP_WINDOW, &best);
+        m->missing |= missing;
+    }
+    return window;
+}
+
+/* --- one query */
+
+static void answer(sarp_query *q, uint32_t matched, const proof *p) {
+    q->matched = matched;
+    q->owner_reference = matched ? p->reference : SARP_REFERENCE_NONE;
+    q->owner_n = (uint8_t)(matched ? p->n : 0);
+    q->owner_d = (uint8_t)(matched ? p->d : 0);
+    q->owner_dp = (uint8_t)(matched ? p->dp : 0);
+    q->status = SARP_OK;
+}
+
+static void match_one(matching *m) {
+    sarp_query *q = m->query;
+    uint32_t windows = count_roots(m), blocks = q->blocks;
+    if (m->missing) return;
+    for (; windows > 0; windows--) {
+        const uint32_t window = windows - 1, base = window * SARP_WINDOW;
+        const uint32_t limit = blocks - base < SARP_WINDOW ? blocks - base : SARP_WINDOW;
+        proof best;
+        q->records = 0;
+        walk_window(m, base, limit, &best);
+        if (best.length && q->locations) copy_locations(m, base, &best);
+        if ((best.length || m->missing) && q->locations) {
+            const uint32_t lost = earlier_locations(m, window);
+            if (!m->missing && lost < window) {
+                /* Damage below: only what lies before it can be given with its locations. */
+                windows = lost + 2;
+                blocks = (lost + 1) * SARP_WINDOW;
+                continue;
+            }
+        }
+        if (m->missing) return;
+        if (best.length) {
+            if (!q->locations) q->records = 1;
+            answer(q, base + best.length, &best);
+            return;
+        }
+        blocks = base;
+    }
+    answer(q, 0, NULL);
+}
+
+int32_t sarp_match(const sarp_directory *dir, const sarp_pages *pages, sarp_query *queries, size_t count, sarp_needs *needs) {
+    int32_t open = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (queries[i].status != SARP_NEED) continue;
+        matching m = {dir, pages, queries + i, needs, seed_of(dir, queries[i].holder, queries[i].name_space), 0, 0};
+        match_one(&m);
+        open += queries[i].status == SARP_NEED;
+    }
+    return open;
+}
+
+void sarp_estimate(const sarp_directory *dir, const sarp_query *query, uint32_t *at_least, uint32_t *at_most) {
+    sarp_needs none = {0};
+    sarp_query copy = *query;
+    matching m = {dir, NULL, &copy, &none, seed_of(dir, query->holder, query->name_space), 0, 0};
+    const uint32_t windows = count_roots(&m);
+    *at_least = 0;
+    *at_most = m.missing ? query->blocks : 0;
+    if (m.missing || windows == 0) return;
+    const uint32_t base = (windows - 1) * SARP_WINDOW;
+    const uint32_t limit = query->blocks - base < SARP_WINDOW ? query->blocks - base : SARP_WINDOW;
+    const uint64_t mask = window_mask(&m, key_at(&m, base));
+    *at_least = *at_most = base; /* a root that is only a placeholder claims nothing of its own window */
+    for (uint32_t j = limit; j-- > 0;) {
+        if (j && !(mask >> (j / 4) & 1)) continue;
+        sarp_entry entries[EQUAL_KEYS];
+        const uint32_t count = find(&m, key_at(&m, base + j), entries);
+        for (uint32_t i = 0; i < count; i++) {
+            if (entry_placeholder(entries + i) || entry_d(entries + i) != j) continue;
+            const uint32_t n = entry_n(entries + i) < limit ? entry_n(entries + i) : limit;
+            *at_least = base + j + 1;
+            if (base + n > *at_most) *at_most = base + n;
+        }
+        if (m.missing) {
+            *at_most = query->blocks;
+            return;
+        }
+        if (*at_least > base) return;
+    }
+}

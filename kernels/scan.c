@@ -1,0 +1,129 @@
+#include "scan.h"
+
+#include "crc32c.h"
+#include "internal_change.h"
+
+static int all_zero(const uint8_t *unit) {
+    uint64_t any = 0;
+    for (uint32_t i = 0; i < SARP_UNIT; i += 8) any |= load64(unit + i);
+    return any == 0;
+}
+
+sarp_change change_of(const sarp_directory *dir, const uint8_t *record, uint64_t position) {
+    sarp_change change = {.position = position, .commit = load64(record + SARP_AT_COMMIT), .type = record[SARP_AT_TYPE]};
+    if (change.type != SARP_SEGMENT) return change;
+    const key_seed seed = seed_of(dir, load32(record + SARP_AT_HOLDER), load64(record + SARP_AT_NAMESPACE));
+    const uint8_t *ids = record + SARP_SEGMENT_HEADER;
+    change.n = record[SARP_AT_N];
+    change.d = record[SARP_AT_D];
+    change.dp = record[SARP_AT_DP];
+    change.key = key_of(seed, ids + change.d * SARP_ID);
+    change.root_key = key_of(seed, ids);
+    change.supersedes = load64(record + SARP_AT_SUPERSEDES);
+    return change;
+}
+
+static void begin_commit(sarp_scan *scan, uint32_t page) {
+    scan->begin_page = page;
+    scan->checksum = scan->records = scan->flawed = 0;
+    scan->number = 0;
+}
+
+static uint64_t page_position(const sarp_scan *scan, uint32_t page) {
+    return scan->file_number << 24 | (uint64_t)page * SARP_PAGE_UNITS;
+}
+
+static void found_commit(sarp_scan *scan, const uint8_t *record, uint32_t page, sarp_found *found) {
+    const uint64_t number = load64(record + SARP_AT_COMMIT);
+    const int complete = !scan->flawed && load32(record + SARP_AT_COMMIT_PAGES) == page + 1 - scan->begin_page &&
+                         load32(record + SARP_AT_COMMIT_RECORDS) == scan->records &&
+                         load32(record + SARP_AT_COMMIT_CHECKSUM) == scan->checksum &&
+                         (scan->records == 0 || scan->number == number) && number == scan->previous_number + 1;
+    found->commits[found->commit_count++] =
+        (sarp_found_commit){number,
+                            page_position(scan, scan->begin_page),
+                            page_position(scan, page + 1),
+                            load64(record + SARP_AT_COMMIT_SYNCED),
+                            (complete ? SARP_COMMIT_COMPLETE : 0u) | load32(record + SARP_AT_COMMIT_FLAGS) << 8,
+                            scan->records};
+    scan->previous_number = number;
+}
+
+static void damage(sarp_scan *scan, sarp_found *found, uint64_t position) {
+    scan->flawed = 1;
+    if (found->damaged_count < found->damaged_limit) found->damaged[found->damaged_count++] = position;
+}
+
+static void take_record(sarp_scan *scan, const sarp_directory *dir, const uint8_t *record, uint64_t position, sarp_found *found) {
+    const uint64_t number = load64(record + SARP_AT_COMMIT);
+    scan->checksum = sarp_crc32c(scan->features, scan->checksum, record + SARP_AT_HEADER_CRC, 4);
+    if (scan->records++ && number != scan->number) scan->flawed = 1;
+    scan->number = number;
+    const uint8_t type = record[SARP_AT_TYPE];
+    if (type > SARP_CHUNK_PAYLOAD && !(record[SARP_AT_FLAGS] & SARP_FLAG_IGNORABLE)) found->unknown_at = position;
+    found->changes[found->change_count++] = change_of(dir, record, position);
+}
+
+/* Walks one page unit by unit. After damage, units are passed over until a valid record header stands at one. */
+static void scan_page(sarp_scan *scan, const sarp_directory *dir, const uint8_t *page, uint32_t number, sarp_found *found) {
+    int in_damage = 0, ended = 0;
+    for (uint32_t unit = 0; unit < SARP_PAGE_UNITS;) {
+        const uint8_t *record = page + unit * SARP_UNIT;
+        if (all_zero(record)) {
+            in_damage = 0;
+            unit++;
+            continue;
+        }
+        const uint64_t position = page_position(scan, number) + unit;
+        const uint32_t seed = record_seed(scan->features, scan->uuid, scan->file_number, (position & 0xFFFFFF) * SARP_UNIT);
+        if (!record_header_valid(scan->features, seed, record, SARP_PAGE - unit * SARP_UNIT)) {
+            if (!in_damage) damage(scan, found, position);
+            in_damage = 1;
+            unit++;
+            continue;
+        }
+        in_damage = 0;
+        if (load64(record + SARP_AT_SEQUENCE) > scan->sequence) scan->sequence = load64(record + SARP_AT_SEQUENCE);
+        unit += record_units(load16(record + SARP_AT_LENGTH));
+        if (!record_body_valid(scan->features, seed, record, scan->location_bytes)) damage(scan, found, position);
+        else if (record[SARP_AT_TYPE] != SARP_COMMIT) take_record(scan, dir, record, position, found);
+        else if (!ended) {
+            found_commit(scan, record, number, found);
+            ended = 1;
+        }
+        else damage(scan, found, position);
+    }
+    if (ended) begin_commit(scan, number + 1);
+}
+
+uint32_t sarp_scan_pages(sarp_scan *scan, const sarp_directory *dir, const uint8_t *pages, uint32_t count, sarp_found *found) {
+    uint32_t done = 0;
+    for (; done < count; done++) {
+        if (found->change_limit - found->change_count < SARP_PAGE_UNITS || found->commit_limit - found->commit_count < 1 ||
+            found->damaged_limit - found->damaged_count < SARP_PAGE_UNITS)
+            break;
+        scan_page(scan, dir, pages + (size_t)done * SARP_PAGE, scan->next_page, found);
+        scan->next_page++;
+    }
+    return done;
+}
+
+int32_t sarp_summary_changes(uint64_t file_number, const uint8_t *entries, uint32_t count, sarp_change *changes) {
+    for (uint32_t i = 0; i < count; i++) {
+        const uint8_t *entry = entries + (size_t)i * SARP_SUMMARY_ENTRY;
+        const uint64_t word0 = load64(entry), word1 = load64(entry + 8);
+        const uint32_t units = load32(entry + 24);
+        sarp_change *change = changes + i;
+        *change = (sarp_change){.position = file_number << 24 | units, .type = (uint8_t)(word1 >> 56)};
+        if (units >> 24 || (i && change->position <= change[-1].position)) return SARP_INVALID;
+        if (change->type != SARP_SEGMENT) continue;
+        change->key = word0 & SARP_KEY_MASK;
+        change->n = (uint8_t)(word0 >> 48);
+        change->d = (uint8_t)(word0 >> 56);
+        change->root_key = word1 & SARP_KEY_MASK;
+        change->dp = (uint8_t)(word1 >> 48);
+        change->supersedes = load64(entry + 16);
+        if (change->n < 1 || change->n > SARP_WINDOW || change->d >= change->n || change->dp >= SARP_WINDOW) return SARP_INVALID;
+    }
+    return SARP_OK;
+}

@@ -1,0 +1,24 @@
+/* What several modules of the kernel share. Every structure is the caller's memory; the kernel never allocates. */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    SARP_OK = 0,
+    SARP_NEED = 1,     /* pages or partitions are missing: bring them and call again */
+    SARP_NO_ROOM = 2,  /* the gathering commit is full */
+    SARP_FULL = 3,     /* the directory's memory bound is reached */
+    SARP_INVALID = -1  /* bytes or arguments that no writer of this version makes */
+};
+
+/* How one log record changes the directory (format-spec/directory.md, section 3), 48 bytes. Records of other types
+   than segment have only type, position and commit. */
+typedef struct {
+    uint64_t key;
+    uint64_t root_key;
+    uint64_t position;
+    uint64_t supersedes; /* position; 0: none */
+    uint64_t commit;
+    uint8_t n, d, dp, type;
+    uint32_t reserved;
+} sarp_change;

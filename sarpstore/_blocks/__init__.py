@@ -1,0 +1,6 @@
+"""Token blocks: what callers hand over, made into block ids."""
+
+from sarpstore._blocks.hashing import BlockHasher, canonical_root
+from sarpstore._blocks.inputs import as_ids, as_locations, as_tokens
+
+__all__ = ["BlockHasher", "as_ids", "as_locations", "as_tokens", "canonical_root"]

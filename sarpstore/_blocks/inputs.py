@@ -1,0 +1,121 @@
+"""What callers hand over, checked and brought into the form that the kernel reads."""
+
+from __future__ import annotations
+
+import array
+from typing import Any
+
+import mmh3
+import numpy as np
+import numpy.typing as npt
+
+from sarpstore import _format as fmt
+from sarpstore._errors import InputError
+
+__all__ = ["as_ids", "as_locations", "as_tokens"]
+
+_TOKEN_MAX = 0xFFFF_FFFF
+KEY_BYTES_MAX = 64
+
+
+def as_tokens(tokens: object) -> npt.NDArray[np.uint32]:
+    """Token ids as contiguous uint32: from ints, an integer array, array('I') or the like, or bytes of LE u32."""
+    if isinstance(tokens, np.ndarray):
+        values = tokens
+    elif isinstance(tokens, bytes | bytearray | memoryview) and not _has_items(tokens):
+        if len(tokens) % 4:
+            raise InputError(f"tokens: {len(tokens)} bytes are not a whole number of little-endian u32")
+        values = np.frombuffer(tokens, "<u4")
+    elif isinstance(tokens, array.array | memoryview):
+        values = np.asarray(tokens)
+    else:
+        values = _from_sequence(tokens)
+    if values.ndim != 1:
+        raise InputError(f"tokens: {values.ndim} dimensions; one sequence has 1")
+    if values.dtype == np.uint32:
+        return np.ascontiguousarray(values)
+    if values.dtype.kind not in "iu":
+        raise InputError(f"tokens: dtype {values.dtype}; token ids are integers")
+    if len(values) and (values.min() < 0 or values.max() > _TOKEN_MAX):
+        bad = int(np.flatnonzero((values < 0) | (values > _TOKEN_MAX))[0])
+        raise InputError(f"tokens[{bad}] = {int(values[bad])}: a token id is from 0 to 2**32 - 1")
+    return np.ascontiguousarray(values, np.uint32)
+
+
+def _has_items(buffer: bytes | bytearray | memoryview) -> bool:
+    """Whether it is a view of integers wider than a byte, not raw bytes."""
+    return isinstance(buffer, memoryview) and buffer.itemsize > 1
+
+
+def _from_sequence(tokens: object) -> npt.NDArray[Any]:
+    try:
+        values = np.asarray(tokens if hasattr(tokens, "__len__") else list(tokens))  # type: ignore[call-overload]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"tokens: not a sequence of integers ({error})") from None
+    if values.size == 0:
+        return np.empty(0, np.uint32)
+    if values.dtype == object:
+        raise InputError("tokens: not a sequence of integers from 0 to 2**32 - 1")
+    return values
+
+
+def as_ids(ids: object) -> tuple[npt.NDArray[np.uint8], int]:
+    """Block ids as (count, 16) uint8, and how many bytes each key had.
+
+    From a uint8 array (count, width), from a sequence of equally long bytes, or from integers of 64 bits (8 bytes each,
+    big-endian, as vLLM's events carry them). Keys shorter than 16 bytes are padded with zeros, longer ones are hashed.
+    """
+    keys = _keys_of(ids)
+    width = keys.shape[1]
+    if not len(keys):
+        return np.empty((0, fmt.ID_BYTES), np.uint8), 0
+    if not 1 <= width <= KEY_BYTES_MAX:
+        raise InputError(f"ids: keys of {width} bytes; from 1 to {KEY_BYTES_MAX} are possible")
+    if width == fmt.ID_BYTES:
+        return np.ascontiguousarray(keys), width
+    out = np.zeros((len(keys), fmt.ID_BYTES), np.uint8)
+    if width < fmt.ID_BYTES:
+        out[:, :width] = keys
+    else:
+        hashed = b"".join(mmh3.mmh3_x64_128_digest(row.tobytes(), 0) for row in keys)
+        out[:] = np.frombuffer(hashed, np.uint8).reshape(-1, fmt.ID_BYTES)
+    return out, width
+
+
+def _keys_of(ids: object) -> npt.NDArray[np.uint8]:
+    if isinstance(ids, np.ndarray):
+        if ids.dtype == np.uint8 and ids.ndim == 2:
+            return ids
+        if ids.dtype.kind in "iu" and ids.dtype.itemsize == 8 and ids.ndim == 1:
+            return np.ascontiguousarray(ids).astype(">u8").view(np.uint8).reshape(-1, 8)
+        raise InputError(f"ids: an array of {ids.dtype} with shape {ids.shape}; need uint8 (count, bytes) or 64-bit integers")
+    try:
+        rows = list(ids)  # type: ignore[call-overload]
+    except TypeError:
+        raise InputError(f"ids: {type(ids).__name__} is not a sequence of block ids") from None
+    if not rows:
+        return np.empty((0, fmt.ID_BYTES), np.uint8)
+    if all(isinstance(row, int) and not isinstance(row, bool) for row in rows):
+        if any(not -(1 << 63) <= row < 1 << 64 for row in rows):
+            raise InputError("ids: integer block ids have 64 bits")
+        return np.frombuffer(b"".join((row % (1 << 64)).to_bytes(8, "big") for row in rows), np.uint8).reshape(-1, 8)
+    if not all(isinstance(row, bytes | bytearray | memoryview) for row in rows):
+        raise InputError("ids: every block id must be bytes, or every one an integer")
+    if len({len(row) for row in rows}) != 1:
+        raise InputError("ids: the block ids differ in length")
+    return np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), -1)
+
+
+def as_locations(locations: object, dtype: np.dtype[Any], blocks: int) -> npt.NDArray[Any]:
+    """One row of `dtype` per block, contiguous."""
+    rows = locations
+    if not isinstance(rows, np.ndarray):
+        try:
+            rows = np.array(rows, dtype)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"locations: do not fit {dtype} ({error})") from None
+    if rows.dtype != dtype:
+        raise InputError(f"locations: dtype {rows.dtype}; this store's is {dtype}")
+    if rows.shape != (blocks,):
+        raise InputError(f"locations: shape {rows.shape}; {blocks} whole blocks need ({blocks},)")
+    return np.ascontiguousarray(rows)

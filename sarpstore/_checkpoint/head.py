@@ -1,0 +1,147 @@
+"""Checkpoint heads and partition images, as bytes (format-spec/checkpoint.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sarpstore import _format as fmt
+from sarpstore._errors import CorruptionError
+from sarpstore._kernel import crc32c
+from sarpstore._log.header import check_version
+
+__all__ = ["CheckpointHead", "NamespaceEntry", "decode_image", "encode_image", "image_bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceEntry:
+    """A namespace that holds, or held, blocks."""
+
+    name_space: int
+    key_bytes: int
+    name: str
+    adapter: str
+
+
+@dataclass(slots=True)
+class CheckpointHead:
+    """What a checkpoint's head says. Positions are the log's."""
+
+    uuid: bytes
+    number: int
+    start: int
+    synced: int
+    commit: int
+    sequence: int
+    routing: int = 0
+    slots: dict[int, int] = field(default_factory=dict)
+    """File number by slot."""
+    partitions: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, fmt.PARTITION_DTYPE))
+    namespaces: list[NamespaceEntry] = field(default_factory=list)
+
+    @property
+    def entries(self) -> int:
+        return int(self.partitions["entries"].sum())
+
+    @property
+    def blocks(self) -> int:
+        return int(self.partitions["blocks"].sum(dtype=np.uint64))
+
+    def encode(self) -> bytes:
+        slots = np.zeros(len(self.slots), fmt.SLOT_DTYPE)
+        slots["slot"] = list(self.slots)
+        slots["file_number"] = list(self.slots.values())
+        body = slots.tobytes() + self.partitions.tobytes() + b"".join(map(_encode_namespace, self.namespaces))
+        length = fmt.CHECKPOINT_HEAD.size + len(body)
+        head = fmt.CHECKPOINT_HEAD.pack(
+            *(fmt.MAGIC_CHECKPOINT, 0, fmt.MAJOR, fmt.MINOR, 0, 0, 0, self.uuid, self.number, length),
+            *(self.start, self.synced, self.commit, self.sequence, self.entries, self.blocks),
+            *(len(self.partitions), len(slots), len(self.namespaces), 0, 0, self.routing),
+        )
+        data = bytearray(head + body)
+        data[fmt.CRC_AT : fmt.CRC_FROM] = crc32c(data[fmt.CRC_FROM :]).to_bytes(4, "little")
+        return bytes(data)
+
+    @classmethod
+    def decode(cls, data: bytes, name: str, number: int) -> CheckpointHead:
+        """CorruptionError if it is damaged, VersionError if it is too new."""
+        if len(data) < fmt.CHECKPOINT_HEAD.size or data[:8] != fmt.MAGIC_CHECKPOINT:
+            raise CorruptionError(name, 0, f"not a checkpoint head ({len(data):,} bytes)")
+        fields = fmt.CHECKPOINT_HEAD.unpack_from(data)
+        if len(data) != fields[9] or crc32c(data[fmt.CRC_FROM :]) != fields[1]:
+            raise CorruptionError(name, fmt.CRC_AT, "the checkpoint head's checksum or length does not hold")
+        check_version(name, fields[2], fields[4:7])
+        uuid, own_number, _, start, synced, commit, sequence, _, _ = fields[7:16]
+        partitions, slots, namespaces, markers, epochs, routing = fields[16:22]
+        if own_number != number or markers or epochs:
+            raise CorruptionError(name, 56, f"the head says checkpoint number {own_number}, or has removals")
+        head = cls(uuid, number, start, synced, commit, sequence, routing)
+        try:
+            at = head._decode_arrays(data, slots, partitions)
+            head.namespaces = _decode_namespaces(data, at, namespaces)
+        except (ValueError, IndexError) as error:
+            raise CorruptionError(name, fmt.CHECKPOINT_HEAD.size, f"the head's tables are cut short ({error})") from None
+        return head
+
+    def _decode_arrays(self, data: bytes, slots: int, partitions: int) -> int:
+        at = fmt.CHECKPOINT_HEAD.size
+        table = np.frombuffer(data, fmt.SLOT_DTYPE, slots, at)
+        self.slots = dict(zip(table["slot"].tolist(), table["file_number"].tolist(), strict=True))
+        at += table.nbytes
+        self.partitions = np.frombuffer(data, fmt.PARTITION_DTYPE, partitions, at)
+        return at + self.partitions.nbytes
+
+
+def _encode_namespace(entry: NamespaceEntry) -> bytes:
+    name, adapter = entry.name.encode(), entry.adapter.encode()
+    data = fmt.CHECKPOINT_NAMESPACE.pack(entry.name_space, entry.key_bytes, len(name), len(adapter)) + name + adapter
+    return data.ljust(-(-len(data) // 8) * 8, b"\0")
+
+
+def _decode_namespaces(data: bytes, at: int, count: int) -> list[NamespaceEntry]:
+    out = []
+    for _ in range(count):
+        if at + fmt.CHECKPOINT_NAMESPACE.size > len(data):
+            raise ValueError("namespaces")
+        name_space, key_bytes, name, adapter = fmt.CHECKPOINT_NAMESPACE.unpack_from(data, at)
+        text = at + fmt.CHECKPOINT_NAMESPACE.size
+        names = data[text : text + name].decode(), data[text + name : text + name + adapter].decode()
+        out.append(NamespaceEntry(name_space, key_bytes, *names))
+        at += -(-(fmt.CHECKPOINT_NAMESPACE.size + name + adapter) // 8) * 8
+    return out
+
+
+def image_bytes(entries: int) -> int:
+    """Bytes of an image, the padding to whole pages included."""
+    return -(-(fmt.IMAGE_HEADER.size + entries * 16) // fmt.PAGE) * fmt.PAGE
+
+
+def encode_image(
+    uuid: bytes, number: int, prefix: int, depth: int, blocks: int, entries: npt.NDArray[Any]
+) -> tuple[bytes, int]:
+    """A partition's image, padded to whole pages, and its checksum."""
+    header = fmt.IMAGE_HEADER.pack(fmt.MAGIC_IMAGE, 0, len(entries), depth, 0, uuid, prefix, number, blocks, 0, 0)
+    data = bytearray(header + entries.tobytes())
+    crc = crc32c(memoryview(data)[fmt.CRC_FROM :])
+    data[fmt.CRC_AT : fmt.CRC_FROM] = crc.to_bytes(4, "little")
+    return bytes(data.ljust(image_bytes(len(entries)), b"\0")), crc
+
+
+def decode_image(data: memoryview, uuid: bytes, expected: np.void, name: str) -> npt.NDArray[Any]:
+    """The entries of an image that a head's partition row (`_format.PARTITION_DTYPE`) names. CorruptionError."""
+    offset = int(expected["page"]) * fmt.PAGE
+    count = int(expected["entries"])
+    length = fmt.IMAGE_HEADER.size + 16 * count
+    if len(data) < length:
+        raise CorruptionError(name, offset, f"a partition image is cut short at {len(data):,} bytes")
+    magic, crc, entries, depth, _, own_uuid, prefix, number, blocks, _, _ = fmt.IMAGE_HEADER.unpack_from(data)
+    if magic != fmt.MAGIC_IMAGE or crc != expected["crc"] or crc32c(data[fmt.CRC_FROM : length]) != crc:
+        raise CorruptionError(name, offset, "a partition image's checksum does not hold")
+    says = (own_uuid, entries, depth, prefix, number, blocks)
+    named = (uuid, count, *(int(expected[f]) for f in ("depth", "prefix", "images_number", "blocks")))
+    if says != named:
+        raise CorruptionError(name, offset, "a partition image is not the one that the head names")
+    return np.frombuffer(data, fmt.ENTRY_DTYPE, count, fmt.IMAGE_HEADER.size)

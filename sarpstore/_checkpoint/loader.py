@@ -1,0 +1,152 @@
+"""Partitions read on first use.
+
+After an open from a checkpoint no partition is in memory. Each is read when a call first needs it, or by and by in the
+background; then the operations of the log's tail that concern it, which wait in a list, are applied. A partition
+whose image is damaged is rebuilt from the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from sarpstore import _format as fmt
+from sarpstore._checkpoint.head import decode_image
+from sarpstore._directory import LOADED, DivergenceDirectory
+from sarpstore._errors import CorruptionError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from sarpstore._files import File
+    from sarpstore._io import Scheduler
+
+__all__ = ["ImagePlace", "PartitionLoader", "both_steps", "steps_of"]
+
+ImagePlace = np.void
+"""A row of `_format.PARTITION_DTYPE`: where a partition's image is, and what it holds."""
+
+_AT_ONCE: Final = 16
+
+
+def both_steps(count: int) -> npt.NDArray[np.uint32]:
+    """The steps (change * 2 + step) of `count` changes, in order."""
+    return np.arange(2 * count, dtype="<u4")
+
+
+def steps_of(directory: DivergenceDirectory, changes: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The steps of segment changes grouped by partition, in order of place within each, and where each group begins."""
+    keys = np.stack([changes["key"], changes["root_key"]], axis=1).reshape(-1)
+    steps = both_steps(len(changes))
+    # Step 1 of a record with d = 0 does nothing, so its root's partition need not be loaded for it.
+    wanted = (steps % 2 == 0) | np.repeat(changes["d"] > 0, 2)
+    steps, keys = steps[wanted], keys[wanted]
+    partition = directory.partition_of(keys)
+    order = np.argsort(partition, kind="stable")
+    starts = np.searchsorted(partition[order], np.arange(directory.c.partition_count + 1))
+    return np.ascontiguousarray(steps[order]), starts
+
+
+class PartitionLoader:
+    """Loads partitions of `directory` from `places` (their rows in the head) and applies the `tail` of the log.
+
+    `open_images(number)` opens an .images file; `rebuild(prefix, depth)` gives all segment changes of the log up to the
+    tail's end whose steps may concern that partition; `damaged(error)` is told of damage found.
+    """
+
+    def __init__(
+        self,
+        directory: DivergenceDirectory,
+        scheduler: Scheduler,
+        uuid: bytes,
+        places: npt.NDArray[Any],
+        tail: npt.NDArray[Any],
+        *,
+        open_images: Callable[[int], Awaitable[File]],
+        rebuild: Callable[[], Awaitable[npt.NDArray[Any]]],
+        damaged: Callable[[BaseException], None],
+    ) -> None:
+        self._directory = directory
+        self._scheduler = scheduler
+        self._uuid = uuid
+        self._open_images = open_images
+        self._rebuild = rebuild
+        self._report = damaged
+        self._tail = tail
+        self._steps, self._starts = steps_of(directory, tail)
+        self._loading: dict[int, asyncio.Task[None]] = {}
+        self._rebuilding: asyncio.Task[npt.NDArray[Any]] | None = None
+        self.places: dict[tuple[int, int], ImagePlace] = {
+            (int(row["prefix"]), int(row["depth"])): row for row in places
+        }
+        """Images that are as their partition is on disk, by (prefix, depth); a checkpoint may share them."""
+        self.unloaded = len(places)
+        """Partitions that are not in memory yet."""
+
+    def has_tail(self, partition: int) -> bool:
+        """Whether operations of the log's tail wait for this partition."""
+        return bool(self._starts[partition] < self._starts[partition + 1])
+
+    async def load(self, partitions: Iterable[int]) -> None:
+        """Return once these partitions are in memory."""
+        tasks = []
+        for number in set(partitions):
+            if self._directory.partitions[number]["flags"] & LOADED:
+                continue
+            task = self._loading.get(number)
+            if task is None:
+                task = self._loading[number] = asyncio.create_task(self._load(number))
+                task.add_done_callback(lambda _, number=number: self._loading.pop(number))
+            tasks.append(asyncio.shield(task))
+        if tasks:
+            await asyncio.gather(*tasks)
+
+    async def load_all(self) -> None:
+        """Load what is not loaded, a few at a time; for the background."""
+        numbers = np.flatnonzero(~self._directory.partitions["flags"] & LOADED).tolist()
+        for i in range(0, len(numbers), _AT_ONCE):
+            await self.load(numbers[i : i + _AT_ONCE])
+            await asyncio.sleep(0)
+
+    async def _load(self, number: int) -> None:
+        row = self._directory.partitions[number]
+        key = (int(row["prefix"]), int(row["depth"]))
+        try:
+            entries = await self._read_image(self.places[key])
+            self._directory.load(number, entries)
+        except (CorruptionError, StorageError, ValueError) as error:
+            self._report(error)
+            await self._load_from_log(number)
+        else:
+            self._apply(self._tail, self._steps[self._starts[number] : self._starts[number + 1]])
+        self.unloaded -= 1
+
+    async def _read_image(self, place: ImagePlace) -> npt.NDArray[Any]:
+        if not place["entries"]:
+            return np.empty(0, fmt.ENTRY_DTYPE)
+        images = int(place["images_number"])
+        file = await self._open_images(images)
+        length = fmt.IMAGE_HEADER.size + 16 * int(place["entries"])
+        data = await self._scheduler.read(file, int(place["page"]) * fmt.PAGE, length, 0)
+        try:
+            return decode_image(data, self._uuid, place, fmt.images_name(images))
+        except ValueError as error:
+            raise CorruptionError(fmt.images_name(images), int(place["page"]) * fmt.PAGE, str(error)) from None
+
+    async def _load_from_log(self, number: int) -> None:
+        """A damaged image costs time, nothing else: the log has it all."""
+        if self._rebuilding is None:
+            self._rebuilding = asyncio.create_task(self._rebuild())
+        changes = await asyncio.shield(self._rebuilding)
+        steps, starts = steps_of(self._directory, changes)
+        self._directory.load_empty(number)
+        self._apply(changes, steps[starts[number] : starts[number + 1]])
+
+    def _apply(self, changes: npt.NDArray[Any], steps: npt.NDArray[Any]) -> None:
+        # In one go: a partition is whole from the moment on at which it counts as loaded.
+        self._directory.apply(changes, steps)
+
+

@@ -1,0 +1,244 @@
+"""Writing checkpoints: fuzzy, incremental, published atomically (format-spec/checkpoint.md, recovery.md section 1).
+
+A checkpoint notes where the log stands, then images one partition after another while everything goes on. An image may
+therefore reflect records behind the start; replaying them again changes nothing. The head is published once the log
+is synced up to the last record that an image may reflect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from sarpstore import _format as fmt
+from sarpstore._checkpoint.head import CheckpointHead, NamespaceEntry, encode_image
+from sarpstore._directory import DIRTY, LOADED, DivergenceDirectory
+from sarpstore._errors import CorruptionError
+from sarpstore._files import read_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sarpstore._checkpoint.loader import PartitionLoader
+    from sarpstore._files import File, Folder
+    from sarpstore._io import Scheduler
+    from sarpstore._log.gather import Gatherer
+    from sarpstore._log.writer import LogWriter
+
+__all__ = ["Checkpointer", "checkpoint_due"]
+
+_KEPT: Final = 2
+_WRITE_BYTES: Final = 512 << 10
+# Image files may hold this many times what the newest head names before everything is imaged anew.
+_IMAGES_SHARE_MAX: Final = 3
+_LOG_BYTES_MIN: Final = 1 << 20
+
+
+def checkpoint_due(log_bytes: int, directory_bytes: int, replay_bytes_per_ms: float, target_ms: int) -> bool:
+    """Whether the log since the last checkpoint has grown past the directory's size, or past what `target_ms` replays.
+
+    Hashed keys dirty every partition quickly, so a checkpoint costs about the directory's size: by this rule checkpoints
+    write at most about as many bytes as the log does. Below 1 MiB of log none is due.
+    """
+    return log_bytes >= max(_LOG_BYTES_MIN, min(directory_bytes, replay_bytes_per_ms * target_ms))
+
+
+@dataclass(slots=True)
+class _Images:
+    """The .images file being written: pages gathered in memory, handed on in large writes."""
+
+    file: File
+    gathered: bytearray
+    written: int = 0
+
+    @property
+    def page(self) -> int:
+        return (self.written + len(self.gathered)) // fmt.PAGE
+
+
+class Checkpointer:
+    """Writes checkpoints of `directory`. One at a time; `number` is the last one's."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        scheduler: Scheduler,
+        uuid: bytes,
+        directory: DivergenceDirectory,
+        loader: PartitionLoader,
+        gatherer: Gatherer,
+        log: LogWriter,
+        *,
+        number: int,
+        namespaces: Callable[[], Sequence[NamespaceEntry]],
+    ) -> None:
+        self._folder = folder
+        self._scheduler = scheduler
+        self._uuid = uuid
+        self._directory = directory
+        self._loader = loader
+        self._gatherer = gatherer
+        self._log = log
+        self._namespaces = namespaces
+        self._lock = asyncio.Lock()
+        self.number = number
+        self.position = 0
+        """Start of the last checkpoint that this object published."""
+        self.bytes_written = 0
+
+    async def write(self) -> None:
+        """Write and publish a checkpoint. After an error the previous one stands, and everything is imaged next time."""
+        async with self._lock:
+            self._log.check()
+            # Never the same number twice: a head that failed half way may stand there, and name that .images file.
+            number = self.number = self.number + 1
+            start, commit, sequence = self._gatherer.place()
+            head = CheckpointHead(self._uuid, number, start, 0, commit, sequence)
+            files = np.flatnonzero(self._directory.slot_files[: self._directory.c.slot_count])
+            head.slots = {int(slot): int(self._directory.slot_files[slot]) for slot in files}
+            imaged: list[int] = []
+            try:
+                await self._write_images(head, imaged)
+                await self._log.sync()
+                head.synced = self._log.synced_position
+                head.namespaces = list(self._namespaces())
+                data = head.encode()
+                await self._scheduler.run(_publish, self._folder, fmt.checkpoint_name(number), data)
+            except BaseException:
+                self._mark_dirty(imaged)
+                raise
+            self.bytes_written += len(data)
+            self.position = start
+            self._loader.places = {(int(row["prefix"]), int(row["depth"])): row for row in head.partitions}
+            await self._scheduler.run(_remove_old, self._folder, number)
+
+    async def _write_images(self, head: CheckpointHead, imaged: list[int]) -> None:
+        """Image the partitions in order of prefix. What splits meanwhile splits behind or before the cursor, never over it:
+        an imaged partition's range is done, and the halves of one that is still ahead are imaged each."""
+        rows: list[Any] = []
+        share = await self._scheduler.run(self._may_share)
+        images: _Images | None = None
+        prefix = 0
+        try:
+            while prefix < 1 << 48:
+                number = int(self._directory.partition_of(np.array([prefix], "<u8"))[0])
+                if not self._directory.partitions[number]["flags"] & LOADED and self._loader.has_tail(number):
+                    await self._loader.load([number])
+                    continue
+                row = self._shared(number, share)
+                if row is None:
+                    await self._loader.load([number])
+                    images = images or _Images(await self._scheduler.run(_create_images, self._folder, head.number), bytearray())
+                    imaged.append(prefix)
+                    row = self._image(number, head.number, images)
+                rows.append(row)
+                prefix = int(row["prefix"]) + (1 << (48 - int(row["depth"])))
+                if images is not None and len(images.gathered) >= _WRITE_BYTES:
+                    await self._flush(images)
+                elif len(rows) % 16 == 0:
+                    await asyncio.sleep(0)
+            if images is not None:
+                await self._flush(images)
+                await self._scheduler.run(images.file.sync)
+        finally:
+            if images is not None:
+                await self._scheduler.run(images.file.close)
+        head.partitions = np.array(rows, fmt.PARTITION_DTYPE)
+
+    def _shared(self, number: int, share: bool) -> Any | None:
+        """The partition's present image, if it is still what the partition is."""
+        partition = self._directory.partitions[number]
+        if not share or partition["flags"] & DIRTY:
+            return None
+        return self._loader.places.get((int(partition["prefix"]), int(partition["depth"])))
+
+    def _image(self, number: int, checkpoint: int, images: _Images) -> Any:
+        partition = self._directory.partitions[number]
+        row = np.zeros(1, fmt.PARTITION_DTYPE)[0]
+        for name in ("prefix", "depth", "entries", "blocks"):
+            row[name] = partition[name]
+        partition["flags"] &= ~np.uint8(DIRTY)
+        if not partition["entries"]:
+            return row
+        entries = self._directory.image(number)
+        prefix, depth, blocks = (int(partition[f]) for f in ("prefix", "depth", "blocks"))
+        row["images_number"], row["page"] = checkpoint, images.page
+        data, row["crc"] = encode_image(self._uuid, checkpoint, prefix, depth, blocks, entries)
+        images.gathered += data
+        return row
+
+    async def _flush(self, images: _Images) -> None:
+        data, images.gathered = bytes(images.gathered), bytearray()
+        await self._scheduler.run(images.file.write, images.written, data)
+        images.written += len(data)
+        self.bytes_written += len(data)
+
+    def _mark_dirty(self, prefixes: list[int]) -> None:
+        """What was imaged for a checkpoint that failed has no image. A split may have happened since: mark both halves."""
+        if prefixes:
+            partitions = self._directory.partitions
+            first = partitions["prefix"] >= min(prefixes)
+            loaded = (partitions["flags"] & LOADED) > 0
+            partitions["flags"] |= np.where(first & loaded, np.uint8(DIRTY), np.uint8(0))
+
+    def _may_share(self) -> bool:
+        """Whether the image files are small enough to share images in them (on the thread for writes)."""
+        held = 0
+        for number in fmt.numbered(self._folder.names(), fmt.IMAGES_SUFFIX):
+            file = self._folder.open(fmt.images_name(number))
+            try:
+                held += file.size()
+            finally:
+                file.close()
+        return held <= _IMAGES_SHARE_MAX * max(self._directory.c.entries * 16, _WRITE_BYTES)
+
+
+def _create(folder: Folder, name: str) -> File:
+    if name in folder.names():
+        folder.remove(name)
+    return folder.create(name)
+
+
+def _create_images(folder: Folder, number: int) -> File:
+    return _create(folder, fmt.images_name(number))
+
+
+def _publish(folder: Folder, name: str, data: bytes) -> None:
+    """Write under a temporary name, sync, rename, sync the folder."""
+    temporary = name + fmt.TEMPORARY_SUFFIX
+    file = _create(folder, temporary)
+    try:
+        file.write(0, data)
+        file.sync()
+    finally:
+        file.close()
+    folder.rename(temporary, name)
+    folder.sync()
+
+
+def _remove_old(folder: Folder, newest: int) -> None:
+    """Keep the newest two valid heads and the .images files that they name."""
+    names = folder.names()
+    kept: list[int] = []
+    needed: set[int] = set()
+    for number in reversed(fmt.numbered(names, fmt.CHECKPOINT_SUFFIX)):
+        head = _try_read_head(folder, number) if len(kept) < _KEPT else None
+        if head is None:
+            folder.remove(fmt.checkpoint_name(number))
+            continue
+        kept.append(number)
+        needed.update(head.partitions["images_number"].tolist())
+    for number in fmt.numbered(names, fmt.IMAGES_SUFFIX):
+        if number not in needed and number <= newest:
+            folder.remove(fmt.images_name(number))
+
+
+def _try_read_head(folder: Folder, number: int) -> CheckpointHead | None:
+    name = fmt.checkpoint_name(number)
+    try:
+        return CheckpointHead.decode(read_whole(folder, name), name, number)
+    except CorruptionError:
+        return None

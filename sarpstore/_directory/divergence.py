@@ -1,0 +1,161 @@
+"""The divergence directory (DESIGN.md section 7.2, format-spec/directory.md): memory for the kernel's, and its calls.
+
+A segment is keyed once, at the block where it left what was already held: one 16-byte entry a segment, one read to
+prove how far a query is held, nothing lost. The kernel does the work; this class owns the memory that it works in.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from sarpstore import _format as fmt
+from sarpstore._errors import LimitError
+from sarpstore._kernel import CHANGE_DTYPE, FEATURES, PARTITION_DTYPE, ffi, lib, pointer, reserve
+
+__all__ = ["DIRTY", "LOADED", "PARTITION_BYTES_MAX", "DivergenceDirectory"]
+
+LOADED: Final = int(lib.SARP_PARTITION_LOADED)
+DIRTY: Final = int(lib.SARP_PARTITION_DIRTY)
+PARTITION_BYTES_MAX: Final = lib.SARP_PARTITION_PAGES * fmt.PAGE
+
+_SLOTS: Final = 1 << 16
+
+
+class DivergenceDirectory:
+    """Entries by partition, in at most `bytes_max` bytes.
+
+    The bound is on pages of entries, which are all but some 3 % of the memory; `bytes` counts everything.
+    """
+
+    def __init__(self, secret: bytes, bytes_max: int, features: int = FEATURES) -> None:
+        self.bytes_max = bytes_max
+        pages = bytes_max // fmt.PAGE
+        partitions = pages + 1
+        # Uniform keys keep the partitions' depths within two of each other; eight times as many is never reached.
+        table = 1 << (partitions * 8 - 1).bit_length()
+        self._arena = reserve(pages * fmt.PAGE, "directory_bytes_max")
+        self._partitions_space = reserve(partitions * PARTITION_DTYPE.itemsize, "directory_bytes_max")
+        self._table = reserve(table * 4, "directory_bytes_max")
+        self._slots_space = reserve(_SLOTS * 8, "the slot table")
+        self.slot_files: npt.NDArray[np.uint64] = np.frombuffer(self._slots_space, "<u8")
+        """File number by slot; 0: the slot is free."""
+        self._partition_limit = partitions
+        self.c: Any = ffi.new("sarp_directory *")
+        self.c.arena = pointer("uint8_t *", self._arena)
+        self.c.partitions = pointer("sarp_partition *", self._partitions_space)
+        self.c.table = pointer("uint32_t *", self._table)
+        self.c.slot_files = pointer("uint64_t *", self._slots_space)
+        self.c.page_limit = pages
+        self.c.partition_limit = partitions
+        self.c.table_limit = table
+        self.c.features = features
+        ffi.buffer(self.c.secret)[:] = secret
+        self._done = ffi.new("size_t *")
+
+    def start_empty(self) -> None:
+        """One partition, empty and loaded."""
+        self._check(lib.sarp_directory_init(self.c))
+
+    def start_unloaded(self, partitions: npt.NDArray[Any]) -> None:
+        """Partitions (`_format.PARTITION_DTYPE`, in order of prefix) whose entries are in images, none loaded yet.
+
+        ValueError if they do not cover all keys once.
+        """
+        if len(partitions) > self._partition_limit:
+            raise self._full()
+        own = np.frombuffer(self._partitions_space, PARTITION_DTYPE, len(partitions))
+        for name in ("prefix", "depth", "entries", "blocks"):
+            own[name] = partitions[name]
+        self._check(lib.sarp_directory_init_unloaded(self.c, len(partitions)))
+
+    @property
+    def partitions(self) -> npt.NDArray[Any]:
+        """The partitions now (kernel's `sarp_partition`), a view."""
+        return np.frombuffer(self._partitions_space, PARTITION_DTYPE, self.c.partition_count)
+
+    def add_slot(self, slot: int, file_number: int) -> None:
+        self.slot_files[slot] = file_number
+        self.c.slot_count = max(self.c.slot_count, slot + 1)
+
+    def load(self, partition: int, entries: npt.NDArray[Any]) -> None:
+        """Enter a partition's image. ValueError if its entries break the rules or the counts."""
+        data = pointer("sarp_entry *", entries) if len(entries) else ffi.NULL
+        self._check(lib.sarp_directory_load(self.c, partition, data, len(entries)))
+
+    def load_empty(self, partition: int) -> None:
+        """Call a partition loaded, with no entries: the log will fill it."""
+        self._check(lib.sarp_directory_load_empty(self.c, partition))
+
+    def image(self, partition: int) -> npt.NDArray[Any]:
+        """A copy of a loaded partition's entries (`_format.ENTRY_DTYPE`), in order of key."""
+        out = np.empty(lib.SARP_PARTITION_ENTRIES_MAX, fmt.ENTRY_DTYPE)
+        count = lib.sarp_directory_image(self.c, partition, pointer("sarp_entry *", out))
+        self._check(min(count, 0))
+        return out[:count]
+
+    def apply(self, changes: npt.NDArray[Any], order: npt.NDArray[np.uint32] | None = None) -> None:
+        """Apply changes in order, or the steps that `order` names (change * 2 + step).
+
+        LimitError if `directory_bytes_max` is reached (what came before is applied).
+        """
+        assert changes.dtype == CHANGE_DTYPE
+        count = len(changes) if order is None else len(order)
+        if not count:
+            return
+        steps = ffi.NULL if order is None else pointer("uint32_t *", order)
+        self._check(lib.sarp_directory_apply(self.c, pointer("sarp_change *", changes), steps, count, self._done))
+
+    def partition_of(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
+        """The number of each key's partition."""
+        keys = np.ascontiguousarray(keys, "<u8")
+        out = np.empty(len(keys), "<u4")
+        if len(keys):
+            out_pointer = pointer("uint32_t *", out)
+            lib.sarp_directory_partition_of(self.c, pointer("uint64_t *", keys), len(keys), out_pointer)
+        return out
+
+    def find(self, key: int) -> list[tuple[int, int]]:
+        """The entries under a key, as (word 0, word 1)."""
+        out = ffi.new("sarp_entry[64]")
+        count = lib.sarp_directory_find(self.c, key, out, 64)
+        self._check(min(count, 0))
+        return [(out[i].word0, out[i].word1) for i in range(min(count, 64))]
+
+    def keys(self, ids: npt.NDArray[np.uint8], holder: int, name_space: int) -> npt.NDArray[np.uint64]:
+        """The directory keys of block ids (count, 16)."""
+        out = np.empty(len(ids), "<u8")
+        if len(ids):
+            source = pointer("uint8_t *", np.ascontiguousarray(ids))
+            lib.sarp_directory_keys(self.c, source, len(ids), holder, name_space, pointer("uint64_t *", out))
+        return out
+
+    @property
+    def entries(self) -> int:
+        """Entries, those of partitions that are not loaded included, placeholders not."""
+        return int(self.c.entries - self.c.placeholders)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that the entries introduced."""
+        return int(self.c.blocks)
+
+    @property
+    def bytes(self) -> int:
+        """Memory in use: pages, partition records, table."""
+        return int(lib.sarp_directory_bytes(self.c))
+
+    def full_error(self) -> LimitError:
+        """What an insertion past the bound raises."""
+        return self._full()
+
+    def _full(self) -> LimitError:
+        return LimitError(f"the directory has reached directory_bytes_max={self.bytes_max:,}")
+
+    def _check(self, status: int) -> None:
+        if status == lib.SARP_FULL:
+            raise self._full()
+        if status != lib.SARP_OK:
+            raise ValueError("not a directory that any writer makes")

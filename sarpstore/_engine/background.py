@@ -1,0 +1,153 @@
+"""Background work: loading partitions, checkpoints when they are due, the statistics file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from sarpstore import _format as fmt
+from sarpstore._checkpoint import Checkpointer, checkpoint_due
+from sarpstore._engine.publish import publish_stats
+from sarpstore._errors import FailedError, SarpError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from sarpstore._engine.results import Stats
+    from sarpstore._engine.state import State
+    from sarpstore._files import Folder
+    from sarpstore._options import Options
+
+__all__ = ["Background"]
+
+_log = logging.getLogger("sarpstore")
+
+_CHECK_S: Final = 0.25
+_PUBLISH_S: Final = 1.0
+# What replaying a log is taken to cost until an open has measured it, and the least that counts as a measurement.
+_REPLAY_BYTES_PER_MS: Final = 200_000.0
+_MEASURED_BYTES_MIN: Final = 4 << 20
+
+
+class Background:
+    """Tasks that live as long as the store. An error in one is logged; the store goes on without that work."""
+
+    def __init__(self, state: State, options: Options, stats: Callable[[], Stats]) -> None:
+        self._state = state
+        self._options = options
+        self._stats = stats
+        self._checkpointer = None if state.log is None else self._make_checkpointer(state)
+        self._replayed_at_start = state.found.scanned_bytes
+        self._written_at_checkpoint = 0
+        self._replay_bytes_per_ms = _REPLAY_BYTES_PER_MS
+        if state.found.scanned_bytes >= _MEASURED_BYTES_MIN:
+            self._replay_bytes_per_ms = state.found.scanned_bytes / max(1.0, state.recovery_ms)
+        self.checkpoints = 0
+        """Checkpoints published."""
+        self._tasks = [self._start(state.loader.load_all, "loader")]
+        if state.log is not None:
+            self._tasks.append(self._start(self._checkpoint_when_due, "checkpoints"))
+            self._tasks.append(self._start(self._publish, "statistics"))
+
+    def _make_checkpointer(self, state: State) -> Checkpointer:
+        return Checkpointer(
+            state.folder,
+            state.scheduler,
+            state.shape.uuid,
+            state.directory,
+            state.loader,
+            state.gatherer,
+            state.writer,
+            number=_last_number(state.folder),
+            namespaces=lambda: list(state.namespaces.values()),
+        )
+
+    def _start(self, work: Callable[[], Coroutine[Any, Any, None]], what: str) -> asyncio.Task[None]:
+        async def guarded() -> None:
+            try:
+                await work()
+            except Exception:
+                _log.exception("sarpstore %s stopped", what)
+
+        return asyncio.create_task(guarded(), name=f"sarpstore {what}")
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        return self._checkpointer.bytes_written if self._checkpointer else 0
+
+    @property
+    def checkpoint_position(self) -> int:
+        """Where the replay after a crash would start."""
+        if self._checkpointer and self._checkpointer.position:
+            return self._checkpointer.position
+        return self._state.found.head.start if self._state.found.head else 0
+
+    async def checkpoint(self) -> None:
+        """Write a checkpoint now."""
+        assert self._checkpointer is not None
+        written = self._state.writer.bytes_written
+        await self._checkpointer.write()
+        self._written_at_checkpoint = written
+        self._replayed_at_start = 0
+        self.checkpoints += 1
+
+    async def replace(self, state: State) -> None:
+        """Go on with another state of a read-only store."""
+        await self._cancel()
+        self._state = state
+        self._tasks = [self._start(state.loader.load_all, "loader")]
+
+    async def stop(self) -> None:
+        """End all work; checkpoint once more if there is anything new, so that the next open replays nothing."""
+        await self._cancel()
+        writer = self._state.log
+        if writer is None or writer.failure is not None or not self._log_bytes_since():
+            return
+        try:
+            await self.checkpoint()
+        except SarpError as error:
+            # The log has everything; the next open reads more of it.
+            _log.warning("no checkpoint at close: %s", error)
+
+    async def _cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def _log_bytes_since(self) -> int:
+        """Bytes of log that an open would replay now."""
+        return self._replayed_at_start + self._state.writer.bytes_written - self._written_at_checkpoint
+
+    async def _checkpoint_when_due(self) -> None:
+        while True:
+            await asyncio.sleep(_CHECK_S)
+            target = self._options.recovery_ms_target
+            directory_bytes = self._state.directory.bytes
+            if not checkpoint_due(self._log_bytes_since(), directory_bytes, self._replay_bytes_per_ms, target):
+                continue
+            try:
+                await self.checkpoint()
+            except FailedError:
+                return  # nothing is written any more; the caller is told at every insertion
+            except SarpError as error:
+                _log.warning("a checkpoint failed, the last one stands: %s", error)
+
+    async def _publish(self) -> None:
+        while True:
+            try:
+                await self._state.scheduler.run(
+                    publish_stats, self._state.folder, self._state.shape.uuid, self._stats()
+                )
+            except SarpError as error:
+                _log.debug("the statistics were not published: %s", error)
+            await asyncio.sleep(_PUBLISH_S)
+
+
+def _last_number(folder: Folder) -> int:
+    """The highest number that a checkpoint or images file has had: numbers are not used again."""
+    names = folder.names()
+    return max([0, *fmt.numbered(names, fmt.CHECKPOINT_SUFFIX), *fmt.numbered(names, fmt.IMAGES_SUFFIX)])

@@ -1,0 +1,240 @@
+"""A simulated folder in memory that knows what a power cut may leave of it.
+
+A file is its durable bytes and the writes since its last sync; a folder is its durable names and the changes
+since its last sync. `MemoryFolder.crash` draws from these what is found afterwards, which is how the crash
+fuzzer gets thousands of power cuts a second without a device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import threading
+from errno import EBADF, EEXIST, EINVAL, ENOENT
+from typing import TYPE_CHECKING, Literal
+
+from sarpstore._errors import ClosedError, LockedError, StorageError
+from sarpstore._files.content import Choice, Content
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sarpstore._files.interface import ReadableBuffer, WritableBuffer
+
+__all__ = ["CrashMode", "MemoryFolder"]
+
+CrashMode = Literal["lose", "keep", "tear"]
+
+
+# A change of names is what it makes each name mean: atomic, and well defined whether or not others are kept.
+_NameChange = dict[str, Content | None]
+
+
+class _Disk:
+    """What all handles of one simulated folder share."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.names: dict[str, Content] = {}
+        self.durable: dict[str, Content] = {}
+        self.changes: list[_NameChange] = []
+        self.writer: MemoryFolder | None = None
+
+    def change(self, change: _NameChange) -> None:
+        self.changes.append(change)
+        _apply_names(self.names, change)
+
+    def sync(self) -> None:
+        for change in self.changes:
+            _apply_names(self.durable, change)
+        self.changes.clear()
+
+    def map_contents(self, function: Callable[[Content], Content]) -> _Disk:
+        """The same names, durable names and changes, of which each content is replaced once and everywhere."""
+        done: dict[int, Content] = {}
+
+        def replaced(content: Content) -> Content:
+            if id(content) not in done:
+                done[id(content)] = function(content)
+            return done[id(content)]
+
+        disk = _Disk()
+        disk.durable = {name: replaced(content) for name, content in self.durable.items()}
+        for change in self.changes:
+            disk.changes.append({name: None if old is None else replaced(old) for name, old in change.items()})
+        disk.names = {name: replaced(content) for name, content in self.names.items()}
+        return disk
+
+
+def _apply_names(names: dict[str, Content], change: _NameChange) -> None:
+    for name, content in change.items():
+        if content is None:
+            names.pop(name, None)
+        else:
+            names[name] = content
+
+
+class MemoryFile:
+    """A `File` in memory; see the interface for the contract."""
+
+    __slots__ = ("_closed", "_content", "_disk", "_name", "_path", "_writable")
+
+    def __init__(self, disk: _Disk, content: Content, path: str, name: str, *, writable: bool) -> None:
+        self._disk = disk
+        self._content = content
+        self._path = f"{path}/{name}"
+        self._name = name
+        self._writable = writable
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def size(self) -> int:
+        self._check("stat")
+        return len(self._content.now)
+
+    def read_into(self, offset: int, *buffers: WritableBuffer) -> int:
+        self._check("read", offset)
+        with self._disk.lock:
+            start = offset
+            for buffer in buffers:
+                data = self._content.now[offset : offset + len(buffer)]
+                buffer[: len(data)] = data
+                offset += len(data)
+            return offset - start
+
+    def write(self, offset: int, data: ReadableBuffer) -> None:
+        self._check("write", offset, writes=True)
+        with self._disk.lock:
+            self._content.write(offset, bytes(data))
+
+    def sync(self) -> None:
+        self._check("sync")
+        with self._disk.lock:
+            self._content.sync()
+
+    def truncate(self, size: int) -> None:
+        self._check("truncate", size, writes=True)
+        with self._disk.lock:
+            self._content.truncate(size)
+
+    def close(self) -> None:
+        self._closed = True
+
+    def fileno(self) -> int | None:
+        self._check("stat")
+        return None
+
+    def _check(self, operation: str, offset: int = 0, *, writes: bool = False) -> None:
+        if self._closed:
+            raise ClosedError(f"{self._path} is closed")
+        if offset < 0:
+            raise StorageError(operation, self._path, EINVAL)
+        if writes and not self._writable:
+            raise StorageError(operation, self._path, EBADF)
+
+
+class MemoryFolder:
+    """A `Folder` in memory. `reopen` gives further handles of it, `clone` and `crash` independent copies."""
+
+    def __init__(self, path: str = "memory:", *, _disk: _Disk | None = None) -> None:
+        self._path = path
+        self._disk = _Disk() if _disk is None else _disk
+        self._closed = False
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def names(self) -> list[str]:
+        with self._open_disk() as disk:
+            return sorted(disk.names)
+
+    def create(self, name: str) -> MemoryFile:
+        with self._open_disk() as disk:
+            if name in disk.names:
+                raise StorageError("create", f"{self._path}/{name}", EEXIST)
+            content = Content()
+            disk.change({name: content})
+            return MemoryFile(disk, content, self._path, name, writable=True)
+
+    def open(self, name: str, *, writable: bool = False) -> MemoryFile:
+        with self._open_disk() as disk:
+            content = self._content(disk, "open", name)
+            return MemoryFile(disk, content, self._path, name, writable=writable)
+
+    def rename(self, old: str, new: str) -> None:
+        with self._open_disk() as disk:
+            content = self._content(disk, "rename", old)
+            if old != new:
+                disk.change({old: None, new: content})
+
+    def remove(self, name: str) -> None:
+        with self._open_disk() as disk:
+            self._content(disk, "remove", name)
+            disk.change({name: None})
+
+    def sync(self) -> None:
+        with self._open_disk() as disk:
+            disk.sync()
+
+    def lock(self) -> None:
+        with self._open_disk() as disk:
+            if disk.writer is not None:
+                raise LockedError(self._path, os.getpid())
+            disk.writer = self
+
+    def unlock(self) -> None:
+        with self._disk.lock:
+            if self._disk.writer is self:
+                self._disk.writer = None
+
+    def close(self) -> None:
+        self.unlock()
+        self._closed = True
+
+    def reopen(self) -> MemoryFolder:
+        """Another handle of the same folder: how a second process would see it."""
+        return MemoryFolder(self._path, _disk=self._disk)
+
+    def clone(self) -> MemoryFolder:
+        """An exact, independent copy that nobody has locked: what is not synced here is not synced there."""
+        with self._disk.lock:
+            return MemoryFolder(self._path, _disk=self._disk.map_contents(Content.copy))
+
+    def crash(self, source: random.Random | int = 0, mode: CrashMode = "tear") -> MemoryFolder:
+        """A copy of the folder as it may be found after a power cut now. This one goes on undisturbed.
+
+        `lose` drops whatever is not synced, `keep` keeps everything, and `tear` decides each 512-byte sector,
+        change of size and change of a name by `source` (a generator, or a seed: the same seed, the same crash).
+        """
+        generator = random.Random(source) if isinstance(source, int) else source  # noqa: S311
+        choices: dict[CrashMode, Choice] = {
+            "lose": lambda: False,
+            "keep": lambda: True,
+            "tear": lambda: generator.random() < 0.5,
+        }
+        keep = choices[mode]
+        with self._disk.lock:
+            disk = self._disk.map_contents(lambda content: content.after_crash(keep))
+        for change in disk.changes:
+            if keep():
+                _apply_names(disk.durable, change)
+        disk.changes.clear()
+        disk.names = dict(disk.durable)
+        return MemoryFolder(self._path, _disk=disk)
+
+    @contextlib.contextmanager
+    def _open_disk(self) -> Iterator[_Disk]:
+        if self._closed:
+            raise ClosedError(f"{self._path} is closed")
+        with self._disk.lock:
+            yield self._disk
+
+    def _content(self, disk: _Disk, operation: str, name: str) -> Content:
+        if name not in disk.names:
+            raise StorageError(operation, f"{self._path}/{name}", ENOENT)
+        return disk.names[name]

@@ -1,0 +1,136 @@
+"""The backend that works everywhere: threads for reads, and one more for calls."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from sarpstore._errors import OptionError
+from sarpstore._io.backend import CallJob, Job, ReadJob
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+__all__ = ["CallThread", "Completions", "ThreadBackend"]
+
+_READ_THREADS_MAX = 64
+
+
+class Completions:
+    """Hands ended jobs from threads to the loop, with one wake-up for all that end before the loop gets to them."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, completed: Callable[[Sequence[Job]], None]) -> None:
+        self._loop = loop
+        self._completed = completed
+        self._jobs: deque[Job] = deque()
+        self._woken = False
+
+    def put(self, job: Job) -> None:
+        """From any thread. Two that find `_woken` false at once wake the loop twice, which is harmless."""
+        self._jobs.append(job)
+        if not self._woken:
+            self._woken = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        # Cleared before the jobs are taken: one that is put after the last pop then wakes the loop again.
+        self._woken = False
+        jobs = []
+        with contextlib.suppress(IndexError):
+            while True:
+                jobs.append(self._jobs.popleft())
+        if jobs:
+            self._completed(jobs)
+
+
+class _Threads:
+    """Daemon threads that take jobs from one queue. None in the queue ends one of them."""
+
+    def __init__(self, names: Sequence[str], work: Callable[[Job], None], completions: Completions) -> None:
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._work = work
+        self._completions = completions
+        # Daemons: a program that exits without closing its store must not wait for a slow device.
+        self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for name in names]
+        for thread in self._threads:
+            thread.start()
+
+    def put(self, job: Job) -> None:
+        self._queue.put(job)
+
+    def stop(self) -> None:
+        threads, self._threads = self._threads, []
+        for _ in threads:
+            self._queue.put(None)
+        for thread in threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while (job := self._queue.get()) is not None:
+            try:
+                self._work(job)
+            except BaseException as error:
+                job.error = error
+            self._completions.put(job)
+            del job  # or an idle thread would keep the last buffers alive
+
+
+def _read(job: Job) -> None:
+    assert isinstance(job, ReadJob)
+    job.result = job.file.read_into(job.offset, *job.buffers)
+
+
+def _call(job: Job) -> None:
+    assert isinstance(job, CallJob)
+    job.result = job.function(*job.args)
+
+
+class CallThread(_Threads):
+    """The one thread that runs calls in order, so that a sync never delays a read; every backend has one."""
+
+    def __init__(self, completions: Completions) -> None:
+        super().__init__(["sarpstore-write"], _call, completions)
+
+
+class ThreadBackend:
+    """A `Backend` on threads, `read_threads` (1 to 64) of which read; the device sees so many reads at once."""
+
+    def __init__(self, read_threads: int = 8) -> None:
+        if not 1 <= read_threads <= _READ_THREADS_MAX:
+            raise OptionError(f"read_threads is {read_threads}; it must be from 1 to {_READ_THREADS_MAX}")
+        self._read_threads = read_threads
+        self._readers: _Threads | None = None
+        self._caller: CallThread | None = None
+
+    @property
+    def name(self) -> str:
+        return "threads"
+
+    def start(self, loop: asyncio.AbstractEventLoop, completed: Callable[[Sequence[Job]], None]) -> None:
+        assert self._readers is None, "a backend is started once"
+        completions = Completions(loop, completed)
+        names = [f"sarpstore-read-{number}" for number in range(self._read_threads)]
+        self._readers = _Threads(names, _read, completions)
+        self._caller = CallThread(completions)
+
+    def allocate(self, length: int) -> memoryview:
+        return memoryview(bytearray(length))
+
+    def submit(self, reads: Sequence[ReadJob]) -> None:
+        assert self._readers is not None, "not started"
+        for job in reads:
+            self._readers.put(job)
+
+    def call(self, job: CallJob) -> None:
+        assert self._caller is not None, "not started"
+        self._caller.put(job)
+
+    def stop(self) -> None:
+        for threads in (self._readers, self._caller):
+            if threads is not None:
+                threads.stop()

@@ -1,0 +1,137 @@
+"""Commit buffers: where records gather before they are written (format-spec/log.md, sections 2 and 2.4)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from sarpstore import _format as fmt
+from sarpstore._kernel import CHANGE_DTYPE, FEATURES, ffi, lib, pointer, reserve
+
+__all__ = ["COMMIT_PAGES_MAX", "CommitBuffer", "namespace_record", "seal_record", "summary_of", "summary_record"]
+
+COMMIT_PAGES_MAX: Final = 1024
+"""Pages of one commit: 4 MiB, what one write and one sync carry."""
+
+
+class CommitBuffer:
+    """Pages of one commit, used again and again.
+
+    `begin` gives it its place in the log; the kernel places and encodes records in it; `finish` ends it with the
+    commit record. From then on it is only read.
+    """
+
+    def __init__(self, uuid: bytes, location_bytes: int, page_limit: int = COMMIT_PAGES_MAX) -> None:
+        self.page_limit = page_limit
+        self._memory = reserve(page_limit * fmt.PAGE, "a commit buffer")
+        self._next = reserve(page_limit * 2, "a commit buffer")
+        self._used = reserve(page_limit, "a commit buffer")
+        self._uuid = ffi.new("uint8_t[16]", uuid)
+        self.c: Any = ffi.new("sarp_commit *")
+        self.c.pages = pointer("uint8_t *", self._memory)
+        self.c.next = pointer("uint16_t *", self._next)
+        self.c.used = pointer("uint8_t *", self._used)
+        self.c.uuid = self._uuid
+        self.c.location_bytes = location_bytes
+        self.c.features = FEATURES
+        self.number = 0
+        """The commit's number."""
+        self.offset = 0
+        """Where it begins in its file, in bytes."""
+        self.changes: npt.NDArray[Any] = np.empty(0, CHANGE_DTYPE)
+        """Once finished: a change for each record but the commit record."""
+
+    def begin(self, file_number: int, slot: int, offset: int, number: int, sequence: int, page_limit: int) -> None:
+        """Start an empty commit of at most `page_limit` pages."""
+        self.number = number
+        self.offset = offset
+        self.c.file_number = file_number
+        self.c.slot = slot
+        self.c.first_page = offset // fmt.PAGE
+        self.c.number = number
+        self.c.sequence = sequence
+        self.c.page_limit = min(page_limit, self.page_limit)
+        lib.sarp_commit_begin(self.c)
+
+    def append(self, record: bytes, *, fresh: bool = False) -> int:
+        """Add a record (see the `*_record` functions); its position, or 0 where there is no room."""
+        return int(lib.sarp_commit_append(self.c, ffi.from_buffer("uint8_t[]", record), fresh))
+
+    def finish(self, directory: Any, synced: int, flags: int = 0) -> None:
+        """Add the commit record; `directory` (the kernel's) makes the changes' keys."""
+        changes = np.zeros(max(1, self.records), CHANGE_DTYPE)
+        out = pointer("sarp_change *", changes)
+        count = lib.sarp_commit_finish(self.c, directory, synced, flags, out, len(changes))
+        assert count == self.records
+        self.changes = changes[:count]
+
+    @property
+    def records(self) -> int:
+        return int(self.c.records)
+
+    @property
+    def pages(self) -> int:
+        return int(self.c.page_count)
+
+    @property
+    def next_sequence(self) -> int:
+        return int(self.c.sequence)
+
+    @property
+    def file_number(self) -> int:
+        return int(self.c.file_number)
+
+    @property
+    def begin_position(self) -> int:
+        return fmt.position(self.file_number, self.offset)
+
+    @property
+    def end_position(self) -> int:
+        """The position behind its last page."""
+        return fmt.position(self.file_number, self.offset + self.pages * fmt.PAGE)
+
+    @property
+    def first_key(self) -> int:
+        """The page key of its first page."""
+        return int(self.c.slot) << 18 | self.offset // fmt.PAGE
+
+    def data(self) -> memoryview:
+        """The bytes to write."""
+        return memoryview(self._memory)[: self.pages * fmt.PAGE]
+
+    def page_pointer(self, index: int) -> Any:
+        return self.c.pages + index * fmt.PAGE
+
+
+def _record(kind: int, fields: bytes, body: bytes = b"", n: int = 0) -> bytes:
+    """A record without its sequence, commit number and checksums."""
+    length = fmt.RECORD.size + len(fields) + len(body)
+    return fmt.RECORD.pack(0, 0, length, kind, 0, n, 0, 0, 1, 0, 0) + fields + body
+
+
+def namespace_record(key_bytes: int, name: str, adapter: str, name_space: int) -> bytes:
+    """format-spec/log.md, 2.3."""
+    names = name.encode(), adapter.encode()
+    fields = fmt.NAMESPACE_FIELDS.pack(key_bytes, len(names[0]), len(names[1]), name_space)
+    return _record(fmt.RECORD_NAMESPACE, fields, b"".join(names))
+
+
+def summary_of(changes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The summary entries of a commit's records: format-spec/log.md, 2.5."""
+    out = np.zeros(len(changes), fmt.SUMMARY_DTYPE)
+    out["word0"] = changes["key"] | changes["n"].astype("<u8") << 48 | changes["d"].astype("<u8") << 56
+    out["word1"] = changes["root_key"] | changes["dp"].astype("<u8") << 48 | changes["type"].astype("<u8") << 56
+    out["supersedes"] = changes["supersedes"]
+    out["units"] = changes["position"] & ((1 << fmt.UNIT_BITS) - 1)
+    return out
+
+
+def summary_record(entries: npt.NDArray[Any]) -> bytes:
+    """One page's worth of summary entries, at most `SUMMARY_ENTRIES_MAX`."""
+    return _record(fmt.RECORD_SUMMARY, bytes(32), entries.tobytes(), len(entries))
+
+
+def seal_record(summaries: int, entries: int, first: int) -> bytes:
+    return _record(fmt.RECORD_SEAL, fmt.SEAL_FIELDS.pack(summaries, entries, first))

@@ -1,0 +1,198 @@
+"""Gathering: which commit, file, slot and sequence number come next. No I/O.
+
+Records gather in a commit buffer whose place in the log is already known, so they have their positions at once and can
+be read from the buffer. Freezing ends the commit and goes on in another buffer; where the file is full, it also makes
+the commit that seals it, and goes on in the next file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from sarpstore import _format as fmt
+from sarpstore._errors import LimitError
+from sarpstore._log.commits import CommitBuffer, seal_record, summary_of, summary_record
+from sarpstore._log.header import LogHeader, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sarpstore._log.pages import Pages
+
+__all__ = ["INSERT_WINDOWS_MAX", "Frozen", "Gatherer", "LogEnd"]
+
+INSERT_WINDOWS_MAX: Final = 128
+"""Windows that one insertion step may write: every empty commit has room for them."""
+
+# Gathering, waiting, being written.
+_BUFFERS: Final = 3
+_ROOM_MIN_PAGES: Final = INSERT_WINDOWS_MAX + 8
+# A segment takes at least 3 of a page's 64 units, so a page brings at most 21 summary entries, a sixth of a page.
+_SUMMARY_SHARE: Final = 6
+
+
+@dataclass(slots=True)
+class LogEnd:
+    """Where the log stands: what recovery found, and what a writer goes on from."""
+
+    commit: int = 0
+    """Number of the last commit; 0: none."""
+    position: int = 0
+    """Behind that commit; 0: none."""
+    synced: int = 0
+    """Everything before this position is synced."""
+    sequence: int = 1
+    """Of the next record."""
+    file_number: int = 0
+    """The highest that there is; 0: none."""
+    slot: int = 0
+    """The next free one."""
+
+
+@dataclass(slots=True)
+class Frozen:
+    """A commit to be written, with what must be written before and behind it."""
+
+    buffer: CommitBuffer
+    header: LogHeader | None
+    """The file begins with this commit: its header goes first."""
+    seal: CommitBuffer | None
+    """The file ends with this commit."""
+
+
+class Gatherer:
+    """The gathering commit. `add_slot(slot, file_number)` is told of each file as soon as records are placed in it."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        pages: Pages,
+        directory: Any,
+        end: LogEnd,
+        log_file_bytes: int,
+        add_slot: Callable[[int, int], None],
+    ) -> None:
+        self._shape = shape
+        self._pages = pages
+        self._directory = directory
+        self._end = end
+        self._file_pages = min(log_file_bytes, fmt.LOG_FILE_BYTES_MAX) // fmt.PAGE
+        self._add_slot = add_slot
+        self._free = [CommitBuffer(shape.uuid, shape.location_bytes) for _ in range(_BUFFERS)]
+        self._summary: list[npt.NDArray[Any]] = []
+        self._header: LogHeader | None = None
+        self.dead_bytes = 0
+        """Bytes of records that later ones superseded."""
+        self.buffer = self._begin_file()
+        """Where records are added."""
+
+    @property
+    def records(self) -> int:
+        return self.buffer.records
+
+    @property
+    def can_freeze(self) -> bool:
+        return bool(self._free)
+
+    @property
+    def newest_commit(self) -> int:
+        """Number of the commit that has the newest record: the gathering one, or the last frozen one."""
+        return self.buffer.number if self.buffer.records else self._end.commit
+
+    def take_header(self) -> LogHeader:
+        """The header of the file that the gathering commit begins; it will not be handed out again."""
+        header, self._header = self._header, None
+        assert header is not None
+        return header
+
+    def freeze(self, synced: int, flags: int = 0) -> Frozen:
+        """End the gathering commit; `synced` is what its commit record may say. Needs `can_freeze`."""
+        buffer = self.buffer
+        buffer.finish(self._directory, synced, flags)
+        self.dead_bytes += self._superseded_bytes(buffer.changes)
+        self._summary.append(summary_of(buffer.changes))
+        self._note_end(buffer)
+        frozen = Frozen(buffer, self._header, None)
+        self._header = None
+        offset = buffer.offset + buffer.pages * fmt.PAGE
+        if self._room(offset) < _ROOM_MIN_PAGES:
+            frozen.seal = self._make_seal(buffer.file_number, int(buffer.c.slot), offset, synced, 0)
+            self._end.file_number = buffer.file_number
+            self._end.slot = int(buffer.c.slot) + 1
+            self.buffer = self._begin_file()
+        else:
+            self.buffer = self._begin(buffer.file_number, int(buffer.c.slot), offset)
+        return frozen
+
+    def seal_last(self, synced: int) -> CommitBuffer:
+        """The commit that ends the present file, whose gathering commit is empty, at an orderly close."""
+        buffer = self.buffer
+        assert not buffer.records
+        return self._make_seal(buffer.file_number, int(buffer.c.slot), buffer.offset, synced, fmt.COMMIT_CLOSED)
+
+    def release(self, buffer: CommitBuffer) -> None:
+        """A frozen commit has been written: its pages can be read from the file now.
+
+        They go to the cache, where a session's next turn looks for them.
+        """
+        self._pages.remove_range(buffer.first_key)
+        for i in range(buffer.pages):
+            self._pages.cache_insert(buffer.first_key + i, buffer.page_pointer(i))
+        self._free.append(buffer)
+
+    def place(self) -> tuple[int, int, int]:
+        """Position at which the gathering commit begins, the last commit's number, the first sequence number."""
+        return self.buffer.begin_position, self._end.commit, self._end.sequence
+
+    def _note_end(self, buffer: CommitBuffer) -> None:
+        self._end.commit = buffer.number
+        self._end.position = buffer.end_position
+        self._end.sequence = buffer.next_sequence
+
+    def _superseded_bytes(self, changes: npt.NDArray[Any]) -> int:
+        """About the bytes that these records made dead: each superseded one was at least a block shorter."""
+        n = changes["n"][changes["supersedes"] > 0].astype(int) - 1
+        lengths = fmt.SEGMENT_HEADER_BYTES + n * (fmt.ID_BYTES + self._shape.location_bytes)
+        return int((-(-lengths // fmt.UNIT) * fmt.UNIT).sum())
+
+    def _begin_file(self) -> CommitBuffer:
+        """The first commit of a new file. The file is made when that commit is written."""
+        end = self._end
+        file_number, slot = end.file_number + 1, end.slot
+        if slot > fmt.SLOT_MAX:
+            raise LimitError(f"all {fmt.SLOT_MAX + 1:,} slots for log files are taken: raise log_file_bytes")
+        self._header = LogHeader.new(self._shape, file_number, slot, end.commit, end.position, end.sequence)
+        self._add_slot(slot, file_number)
+        return self._begin(file_number, slot, fmt.LOG_HEADER_BYTES)
+
+    def _begin(self, file_number: int, slot: int, offset: int) -> CommitBuffer:
+        buffer = self._free.pop()
+        buffer.begin(file_number, slot, offset, self._end.commit + 1, self._end.sequence, self._room(offset))
+        self._pages.add_range(buffer.first_key, buffer.c.pages, buffer.page_limit)
+        return buffer
+
+    def _room(self, offset: int) -> int:
+        """Pages that a commit at `offset` may have, so that the file's summary still fits."""
+        entries = sum(map(len, self._summary))
+        left = self._file_pages - offset // fmt.PAGE - entries // fmt.SUMMARY_ENTRIES_MAX - 3
+        return left * _SUMMARY_SHARE // (_SUMMARY_SHARE + 1)
+
+    def _make_seal(self, file_number: int, slot: int, offset: int, synced: int, flags: int) -> CommitBuffer:
+        entries = np.concatenate(self._summary) if self._summary else np.empty(0, fmt.SUMMARY_DTYPE)
+        self._summary = []
+        step = fmt.SUMMARY_ENTRIES_MAX
+        count = -(-len(entries) // step)
+        seal = CommitBuffer(self._shape.uuid, self._shape.location_bytes, count + 3)
+        seal.begin(file_number, slot, offset, self._end.commit + 1, self._end.sequence, count + 3)
+        records = [summary_record(entries[i * step : (i + 1) * step]) for i in range(count)]
+        records.append(seal_record(count, len(entries), seal.begin_position))
+        for record in records:
+            placed = seal.append(record, fresh=True)
+            assert placed
+        seal.finish(self._directory, synced, flags)
+        self._note_end(seal)
+        return seal

@@ -1,0 +1,119 @@
+"""Log pages in memory: the bounded cache, commits still in their buffers, and pages that a call has just read."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+
+from sarpstore import _format as fmt
+from sarpstore._kernel import FEATURES, ffi, lib, pointer, reserve
+
+__all__ = ["RANGES_MAX", "Pages"]
+
+RANGES_MAX: Final = 8
+"""Commits that are gathering, waiting to be written or being written, at most."""
+
+
+class Pages:
+    """What the kernel's matching reads records from. A page's key is `slot << 18 | page number`."""
+
+    def __init__(self, uuid: bytes, location_bytes: int, cache_bytes: int, features: int = FEATURES) -> None:
+        self._uuid = ffi.new("uint8_t[16]", uuid)
+        self._cache_memory = self._make_cache(cache_bytes)
+        self._ranges = ffi.new("sarp_page_range[]", RANGES_MAX)
+        self._range_keys: list[int] = []
+        self.c: Any = ffi.new("sarp_pages *")
+        self.c.cache = self.cache
+        self.c.ranges = self._ranges
+        self.c.uuid = self._uuid
+        self.c.location_bytes = location_bytes
+        self.c.features = features
+
+    def _make_cache(self, cache_bytes: int) -> list[Any]:
+        frames = cache_bytes // fmt.PAGE
+        table = 1 << max(1, (frames * 2 - 1).bit_length()) if frames else 1
+        memory = [reserve(size, "cache_bytes") for size in (frames * fmt.PAGE, frames * 8, frames, table * 4)]
+        self.cache: Any = ffi.new("sarp_cache *")
+        self.cache.frames = pointer("uint8_t *", memory[0])
+        self.cache.keys = pointer("uint64_t *", memory[1])
+        self.cache.referenced = pointer("uint8_t *", memory[2])
+        self.cache.table = pointer("uint32_t *", memory[3])
+        self.cache.table_size = table
+        self.cache.capacity = frames
+        return memory
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of pages cached now."""
+        return int(self.cache.used) * fmt.PAGE
+
+    @property
+    def cache_hits(self) -> int:
+        return int(self.cache.hits)
+
+    def add_range(self, first_key: int, data: Any, pages: int) -> None:
+        """Show `pages` pages at `data` (a C pointer) until `remove_range`."""
+        entry = self._ranges[self.c.range_count]
+        entry.first_key = first_key
+        entry.data = data
+        entry.pages = pages
+        self.c.range_count += 1
+
+    def remove_range(self, first_key: int) -> None:
+        for i in range(self.c.range_count):
+            if self._ranges[i].first_key == first_key:
+                self._ranges[i] = self._ranges[self.c.range_count - 1]
+                self.c.range_count -= 1
+                return
+
+    def cache_insert(self, key: int, page: Any) -> None:
+        """Keep a whole page (a buffer or a C pointer) in the cache."""
+        lib.sarp_cache_insert(self.cache, key, page)
+
+    def hold(self, held: dict[int, memoryview | None]) -> Held:
+        """Show pages that a call has just read, None for one that cannot be read, while the result is in `with`."""
+        return Held(self, held)
+
+
+class Held:
+    """Pages shown to the kernel for the length of one synchronous step."""
+
+    __slots__ = ("_array", "_buffers", "_count", "_pages")
+
+    def __init__(self, pages: Pages, held: dict[int, memoryview | None]) -> None:
+        self._pages = pages
+        self._count = len(held)
+        self._array = ffi.new("sarp_held_page[]", max(1, len(held)))
+        self._buffers = []
+        for i, key in enumerate(sorted(held)):
+            page = held[key]
+            self._array[i].key = key
+            if page is not None:
+                data = ffi.from_buffer("uint8_t[]", page)
+                self._buffers.append(data)
+                self._array[i].data = data
+
+    def __enter__(self) -> None:
+        self._pages.c.held = self._array
+        self._pages.c.held_count = self._count
+
+    def __exit__(self, *_: object) -> None:
+        self._pages.c.held = ffi.NULL
+        self._pages.c.held_count = 0
+
+
+def whole(page: memoryview) -> memoryview | None:
+    """The page if all of it could be read; a file that ends within it has no such page."""
+    return page if len(page) == fmt.PAGE else None
+
+
+def key_of(reference: int) -> int:
+    """The key of the page that a reference lies in."""
+    return reference // fmt.PAGE_UNITS
+
+
+def file_page(key: int) -> tuple[int, int]:
+    """(slot, page number in the file) of a page key."""
+    return key >> 18, key & ((1 << 18) - 1)
+
+

@@ -1,0 +1,274 @@
+"""The log's writing end: group commit by durability, in one task.
+
+A commit is gathered (gather.py), frozen, written by one write, and synced; `format-spec/recovery.md`, section 1 orders
+it all. One commit is on its way at a time, while the next one gathers: whoever waits for durability shares a sync
+with everyone else who does.
+
+A failed write or sync stops the writer for good: nothing is retried, whoever waits gets that error, later callers a
+FailedError that names it, and what the buffers hold stays readable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from sarpstore import _format as fmt
+from sarpstore._errors import FailedError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sarpstore._files import File, Folder
+    from sarpstore._io import Scheduler
+    from sarpstore._log.commits import CommitBuffer
+    from sarpstore._log.gather import Frozen, Gatherer, LogEnd
+    from sarpstore._log.header import LogHeader
+
+__all__ = ["LogWriter"]
+
+
+class LogWriter:
+    """Writes what `gatherer` gathers to the log files of `folder`.
+
+    `recovered` is where recovery found the log's end, and `unsynced_files` names the log files in which it accepted commits
+    behind the synced position: they are synced first of all. With `create` the first log file is made at once, so that a
+    new store is one; otherwise it is made when there is something to write.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        scheduler: Scheduler,
+        gatherer: Gatherer,
+        *,
+        recovered: LogEnd,
+        unsynced_files: Sequence[str],
+        durability: str,
+        sync_interval_ms: int,
+        create: bool = False,
+    ) -> None:
+        self._folder = folder
+        self._scheduler = scheduler
+        self._gatherer = gatherer
+        self._durability = durability
+        self._interval = sync_interval_ms / 1e3
+        self._unsynced_files = unsynced_files
+        self._create = create
+        self._loop = asyncio.get_running_loop()
+        self._ready: deque[Frozen] = deque()
+        self._file: File | None = None
+        self._written = recovered.position
+        self._written_commit = recovered.commit
+        self._synced_commit = -1 if unsynced_files else recovered.commit
+        self._wanted = self._synced_commit
+        self._unmarked = False
+        self._gathered_at: float | None = None
+        self._written_at = 0.0
+        self._closing = False
+        self._wake = asyncio.Event()
+        self._progress: asyncio.Future[None] = self._loop.create_future()
+        self.failure: BaseException | None = None
+        """The failed write or sync that stopped the writer."""
+        self.synced_position = recovered.synced
+        """Everything before this position survives a crash."""
+        self.bytes_written = 0
+        """Bytes of headers, commits and seals written."""
+        self.commits = 0
+        """Commits written, marks and seals included."""
+        self._task = asyncio.create_task(self._run(), name="sarpstore log writer")
+
+    # --- for callers
+
+    def check(self) -> None:
+        """FailedError after a failed write or sync."""
+        if self.failure is not None:
+            raise FailedError(self._folder.path, self.failure) from self.failure
+
+    def gathered(self) -> None:
+        """A record was added to the gathering commit: it will be written in due time."""
+        if self._gathered_at is None:
+            self._gathered_at = self._loop.time()
+            self._wake.set()
+
+    async def make_room(self) -> None:
+        """Return once another commit gathers, the present one being full."""
+        number = self._gatherer.buffer.number
+        while self._gatherer.buffer.number == number:
+            self.check()
+            if self._gatherer.can_freeze:
+                self._freeze()
+                self._wake.set()
+            else:
+                await asyncio.shield(self._progress)
+
+    async def durable(self, number: int) -> None:
+        """Return once the commit with that number is synced; raise what kept it from being."""
+        while self._synced_commit < number:
+            if self.failure is not None:
+                raise self.failure if isinstance(self.failure, StorageError) else FailedError(
+                    self._folder.path, self.failure
+                )
+            self._wanted = max(self._wanted, number)
+            self._wake.set()
+            await asyncio.shield(self._progress)
+
+    async def sync(self) -> None:
+        """Everything gathered so far is written and synced on return."""
+        self.check()
+        await self.durable(self._gatherer.newest_commit)
+
+    async def close(self) -> None:
+        """Write and sync everything, and end the file with a seal that says so. Raises what kept that from happening."""
+        self._closing = True
+        self._wake.set()
+        await self._task
+        if self._file is not None:
+            file, self._file = self._file, None
+            await self._scheduler.run(file.close)
+        if self.failure is not None:
+            raise self.failure
+
+    # --- when
+
+    def _due_at(self) -> float | None:
+        """When there is something to do, on the loop's clock; None: nothing will be until somebody calls."""
+        if self._closing or self._ready or self._wanted > self._synced_commit:
+            return 0.0
+        if self._gathered_at is not None:
+            return self._gathered_at + self._interval
+        if self._unmarked:
+            return self._written_at + self._interval
+        return None
+
+    async def _wait_until_due(self) -> None:
+        while (due := self._due_at()) is None or due > self._loop.time():
+            self._wake.clear()
+            try:
+                async with asyncio.timeout_at(due):
+                    await self._wake.wait()
+            except TimeoutError:
+                return
+
+    # --- what, in order, by one task
+
+    async def _run(self) -> None:
+        try:
+            await self._sync_recovered()
+            if self._create:
+                await self._begin_file(self._gatherer.take_header())
+            while not self._closing or self._gatherer.records or self._ready:
+                await self._wait_until_due()
+                self._freeze_if_due()
+                while self._ready:
+                    await self._carry_out(self._ready[0])
+                if self._wanted > self._synced_commit:
+                    await self._sync_written()
+            if self._file is not None:
+                await self._end_file(self._file, self._gatherer.seal_last(self.synced_position))
+        except Exception as error:  # whatever it is, nothing may be written behind it
+            self.failure = error
+            self._tell()
+
+    async def _sync_recovered(self) -> None:
+        if self._unsynced_files:
+            await self._scheduler.run(_sync_files, self._folder, self._unsynced_files)
+            self._note_synced(self._written, self._written_commit)
+
+    def _freeze_if_due(self) -> None:
+        if not self._gatherer.can_freeze:
+            return
+        if self._gatherer.records:
+            self._freeze()
+        elif self._unmarked and not self._closing and self._wanted <= self._synced_commit:
+            self._freeze(fmt.COMMIT_MARK)
+
+    def _freeze(self, flags: int = 0) -> None:
+        self._ready.append(self._gatherer.freeze(self.synced_position, flags))
+        self._gathered_at = None
+
+    async def _carry_out(self, frozen: Frozen) -> None:
+        buffer = frozen.buffer
+        if frozen.header is not None:
+            await self._begin_file(frozen.header)
+        assert self._file is not None
+        sync = self._durability != "never" or self._wanted >= buffer.number or frozen.seal is not None
+        await self._write(self._file, buffer, sync=sync)
+        # A mark says what was synced before it; nobody needs to say that the mark is.
+        self._unmarked = sync and buffer.records > 0
+        self._ready.popleft()
+        self._gatherer.release(buffer)
+        self._tell()
+        if frozen.seal is not None:
+            await self._end_file(self._file, frozen.seal)
+
+    async def _begin_file(self, header: LogHeader) -> None:
+        self._file = await self._scheduler.run(_create_log_file, self._folder, header)
+        self.bytes_written += fmt.LOG_HEADER_BYTES
+        self._note_synced(header.previous_end, header.previous_commit)
+
+    async def _write(self, file: File, buffer: CommitBuffer, *, sync: bool) -> None:
+        await self._scheduler.run(_write_commit, file, buffer.offset, buffer.data(), sync)
+        self.bytes_written += buffer.pages * fmt.PAGE
+        self.commits += 1
+        self._written, self._written_commit = buffer.end_position, buffer.number
+        self._written_at = self._loop.time()
+        if sync:
+            self._note_synced(self._written, self._written_commit)
+
+    async def _sync_written(self) -> None:
+        """What was written without a sync, and is now wanted."""
+        if self._file is not None:
+            await self._scheduler.run(self._file.sync)
+            self._unmarked = True
+        self._note_synced(self._written, self._written_commit)
+
+    async def _end_file(self, file: File, seal: CommitBuffer) -> None:
+        await self._write(file, seal, sync=True)
+        self._unmarked = False
+        self._file = None
+        await self._scheduler.run(file.close)
+
+    def _note_synced(self, position: int, commit: int) -> None:
+        self.synced_position = max(self.synced_position, position)
+        self._synced_commit = max(self._synced_commit, commit)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Wake whoever waits for a sync or for room."""
+        done, self._progress = self._progress, self._loop.create_future()
+        done.set_result(None)
+
+
+def _sync_files(folder: Folder, names: Sequence[str]) -> None:
+    for name in names:
+        file = folder.open(name, writable=True)
+        try:
+            file.sync()
+        finally:
+            file.close()
+
+
+def _create_log_file(folder: Folder, header: LogHeader) -> File:
+    """A log file appears under its name only once its header is synced (format-spec/README.md, section 1)."""
+    name = fmt.log_name(header.file_number)
+    temporary = name + fmt.TEMPORARY_SUFFIX
+    if temporary in folder.names():
+        folder.remove(temporary)
+    file = folder.create(temporary)
+    try:
+        file.write(0, header.encode())
+        file.sync()
+        folder.rename(temporary, name)
+        folder.sync()
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _write_commit(file: File, offset: int, data: memoryview, sync: bool) -> None:
+    file.write(offset, data)
+    if sync:
+        file.sync()

@@ -1,0 +1,164 @@
+"""The options of `open`: units, defaults, bounds, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from sarpstore import _format as fmt
+from sarpstore._errors import OptionError
+
+__all__ = ["LOCATION", "Options", "Progress", "described", "dtype_of_description"]
+
+LOCATION: Final = np.dtype([("address", "<u8"), ("length", "<u4"), ("tier", "|u1"), ("flags", "|u1")])
+"""The default location of a block's KV, 14 bytes: with it a full segment is half a page."""
+
+Progress = Callable[[int, int], None]
+"""Called as `progress(done_bytes, total_bytes)` while the log is read at open."""
+
+_RANGES: Final = {
+    "sync_interval_ms": (1, 60_000),
+    "log_file_bytes": (1 << 20, 1 << 30),
+    "cache_bytes": (0, 1 << 40),
+    "directory_bytes_max": (1 << 20, 1 << 40),
+    "recovery_ms_target": (1, 600_000),
+    "queue_depth": (1, 4096),
+    "read_cap": (1, 64),
+    "refine_at": (2, 4096),
+    "prune_at": (0, 64),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Every option of `open`, validated.
+
+    What shapes the files (`block_tokens`, `location_dtype`, `hash`, `routing`) is written in the store. None takes what
+    the store has, and for a new store the default named below; anything else must agree with the store.
+    """
+
+    create: bool = True
+    """Make the store if there is none."""
+    read_only: bool = False
+    """Open a snapshot; any number of readers may look on while one process writes."""
+    block_tokens: int | None = None
+    """Tokens a block, 1 to 1,024; 16."""
+    location_dtype: Any = None
+    """Structured numpy dtype, packed, at most 46 bytes; `sarpstore.LOCATION`."""
+    hash: Literal["sha256", "mmh3"] | None = None
+    """sha256 is collision resistant; mmh3 is faster, for trusted single-tenant use; sha256."""
+    routing: Literal["divergence", "sarp"] | None = None
+    """divergence."""
+    durability: Literal["interval", "always", "never"] = "interval"
+    """When an insertion is synced: within `sync_interval_ms` after it returns, before it returns, or at `sync()` only."""
+    sync_interval_ms: int = 50
+    """Milliseconds between group commits, 1 to 60,000."""
+    log_file_bytes: int = 64 << 20
+    """A log file is sealed at this size, 1 MiB to 1 GiB."""
+    cache_bytes: int = 64 << 20
+    """Bound of the page cache."""
+    directory_bytes_max: int = 1 << 30
+    """Bound of the directory's memory, 1 MiB to 1 TiB; insertions past it raise LimitError."""
+    bytes_max: int | None = None
+    """Bound of the store's disk use; not built yet, so only None."""
+    recovery_ms_target: int = 50
+    """A checkpoint is due before replaying the log behind the last one would take longer, in milliseconds."""
+    io: Literal["auto", "uring", "threads"] = "auto"
+    """The I/O backend; io_uring is not built yet."""
+    direct_io: bool | Literal["auto"] = "auto"
+    """O_DIRECT; not built yet, so True is refused."""
+    queue_depth: int = 128
+    """Reads in flight at most, 1 to 4,096."""
+    exact: bool = False
+    """sarp's: no cap on reads. Without effect under divergence, which is always exact."""
+    read_cap: int = 4
+    """sarp's: reads a window."""
+    refine_at: int = 16
+    """sarp's: posting lists longer than this get another routing point."""
+    prune_at: int = 3
+    """sarp's: routing points whose predecessor has at most this many candidates are dropped."""
+    progress: Progress | None = None
+    """Told how far the log has been read at open."""
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+                raise OptionError(f"{name}={value!r}: must be an integer from {low:,} to {high:,}")
+        for name in ("create", "read_only", "exact"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(f"{name}={getattr(self, name)!r}: must be True or False")
+        _one_of("durability", self.durability, ("interval", "always", "never"))
+        _one_of("io", self.io, ("auto", "uring", "threads"))
+        _one_of("direct_io", self.direct_io, ("auto", True, False))
+        self._check_shape()
+        self._check_built()
+        if self.read_cap < self.prune_at:
+            raise OptionError(f"read_cap={self.read_cap} is below prune_at={self.prune_at}: pruned candidates would tie")
+
+    def _check_shape(self) -> None:
+        if self.hash is not None:
+            _one_of("hash", self.hash, fmt.HASHES)
+        if self.routing is not None:
+            _one_of("routing", self.routing, fmt.ROUTINGS)
+        tokens = self.block_tokens
+        if tokens is not None and (not isinstance(tokens, int) or not 1 <= tokens <= fmt.BLOCK_TOKENS_MAX):
+            raise OptionError(f"block_tokens={tokens!r}: must be an integer from 1 to {fmt.BLOCK_TOKENS_MAX:,}")
+        if self.location_dtype is not None:
+            object.__setattr__(self, "location_dtype", _location_dtype(self.location_dtype))
+
+    def _check_built(self) -> None:
+        if self.routing == "sarp":
+            raise OptionError("routing='sarp' is not built yet: use routing='divergence'")
+        if self.bytes_max is not None:
+            raise OptionError(f"bytes_max={self.bytes_max!r}: bounding disk use is not built yet: use None")
+        if self.io == "uring":
+            raise OptionError("io='uring' is not built yet: use 'auto' or 'threads'")
+        if self.direct_io is True:
+            raise OptionError("direct_io=True is not built yet: use 'auto' or False")
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> Options:
+        """Options from keywords; an unknown one is an OptionError that lists those there are."""
+        known = [f.name for f in fields(cls)]
+        unknown = sorted(set(options) - set(known))
+        if unknown:
+            raise OptionError(f"unknown option {', '.join(unknown)}; there are {', '.join(known)}")
+        return cls(**options)
+
+
+def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    if not any(value is a or (value == a and type(value) is type(a)) for a in allowed):
+        raise OptionError(f"{name}={value!r}: must be one of {', '.join(map(repr, allowed))}")
+
+
+def _location_dtype(value: object) -> np.dtype[Any]:
+    try:
+        dtype = np.dtype(value)  # type: ignore[call-overload]
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"location_dtype={value!r}: not a numpy dtype ({error})") from None
+    if not isinstance(dtype, np.dtype) or dtype.names is None or dtype.hasobject:
+        raise OptionError(f"location_dtype={dtype!r}: must be a structured dtype without objects")
+    packed = np.dtype([(name, dtype.fields[name][0]) for name in dtype.names])  # type: ignore[index]
+    if packed != dtype or any(packed.fields[name][0].names or packed.fields[name][0].shape for name in packed.names):  # type: ignore[index,union-attr]
+        raise OptionError(f"location_dtype={dtype!r}: must be packed, of plain fields")
+    if not 1 <= dtype.itemsize <= fmt.LOCATION_BYTES_MAX:
+        raise OptionError(f"location_dtype has {dtype.itemsize} bytes: at most {fmt.LOCATION_BYTES_MAX} fit")
+    if any(not name or ord(max(name)) > 126 for name in dtype.names):
+        raise OptionError(f"location_dtype={dtype!r}: field names must be plain ASCII")
+    if len(described(dtype)) > 3 * fmt.PAGE // 4:
+        raise OptionError("location_dtype: its description is too long for a log file's header")
+    return dtype.newbyteorder("<")
+
+
+def described(dtype: np.dtype[Any]) -> list[list[str]]:
+    """A location dtype as [[name, type], ...]: what a log header's description holds as JSON."""
+    return [[name, dtype.fields[name][0].str] for name in dtype.names or ()]  # type: ignore[index]
+
+
+def dtype_of_description(description: list[list[str]]) -> np.dtype[Any]:
+    """The dtype that a log header describes. ValueError or TypeError where it is none."""
+    return np.dtype([(str(name), str(kind)) for name, kind in description])

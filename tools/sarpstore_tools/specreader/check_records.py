@@ -1,0 +1,274 @@
+"""What accepted records say about each other and about their files (log.md, sections 1, 2 and 4)."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from .faults import DamagedError, Faults
+from .folder import log_name, read_at
+from .log import COMMIT, NAMESPACE, SEAL, SEGMENT, SUMMARY, Rows, holders, namespaces, offset_of, windows
+from .structures import PAGE, Namespace, place, position, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from .accept import Log
+    from .files import LogFile
+
+SUMMARY_ENTRY: Final = np.dtype(
+    [("word0", "<u8"), ("word1", "<u8"), ("supersedes", "<u8"), ("units", "<u4"), ("reserved", "<u4")]
+)
+_SUMMARY_HEADER: Final = 64
+_WINDOW: Final = 64
+
+
+def check_records(log: Log, faults: Faults) -> None:
+    """All checks of this module."""
+    _sequences(log, faults)
+    segments = log.rows[log.rows["type"] == SEGMENT]
+    _plain_rules(segments, faults)
+    _supersedes(log, segments, faults)
+    _chains(segments, faults)
+    _namespaces(log, segments, faults)
+    for file in log.files:
+        _seals(log, file, faults)
+
+
+def _report(faults: Faults, row: Any, code: str, meaning: str, warning: bool = False) -> None:
+    number, offset = place(int(row["position"]))
+    add = faults.warning if warning else faults.corruption
+    add(log_name(number), offset, code, f"record {int(row['sequence'])}: {meaning}")
+
+
+def _sequences(log: Log, faults: Faults) -> None:
+    """Sequence numbers are given once, from 1, and not below what the file's header says."""
+    order = np.argsort(log.rows["sequence"], kind="stable")
+    ordered = log.rows[order]
+    numbers = ordered["sequence"]
+    for at in np.nonzero(numbers[1:] == numbers[:-1])[0].tolist():
+        other = shown(int(ordered[at]["position"]))
+        _report(faults, ordered[at + 1], "sequence", f"the record at {other} has the same sequence number")
+    for file in log.files:
+        if file.header is None:
+            continue
+        rows = log.rows_of(file.number)
+        for row in rows[rows["sequence"] < max(1, file.header.first_sequence)]:
+            first = file.header.first_sequence
+            _report(faults, row, "sequence", f"the file's header says that its first record is {first}")
+
+
+def _plain_rules(segments: Rows, faults: Faults) -> None:
+    """Rules that a record can be held to alone."""
+    window = windows(segments)
+    no_prefix = (segments["words"][:, 2] == 0) & (segments["words"][:, 3] == 0)
+    first = window == 0
+    rules = [
+        (first & ~no_prefix, "prefix", "window 0 with a prefix id"),
+        (first & (segments["parent_key"] != 0), "parent", "window 0 with a parent key"),
+        (first & (segments["d"] == 0) & (segments["dp"] != 0), "dp", "dp is not 0 at the beginning of window 0"),
+        ((segments["d"] > 0) & (segments["dp"] >= segments["d"]), "dp", "dp is not before d"),
+        (segments["parent_key"] >> np.uint64(48) != 0, "parent", "the parent key has more than 48 bits"),
+        (
+            (segments["born"] == 0) | (segments["born"] > segments["position"]),
+            "born",
+            "born is none or behind the record",
+        ),
+    ]
+    for broken, code, meaning in rules:
+        for row in segments[broken]:
+            _report(faults, row, code, meaning)
+
+
+def _find(rows: Rows, positions: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Indexes of the rows at these positions, -1 for those that have none; `rows` ascend by position."""
+    if not len(rows):
+        return np.full(len(positions), -1, dtype=np.int64)
+    at = np.minimum(np.searchsorted(rows["position"], positions), len(rows) - 1)
+    return np.where(rows["position"][at] == positions, at, -1).astype(np.int64)
+
+
+def _supersedes(log: Log, segments: Rows, faults: Faults) -> None:
+    """A record that replaces another stands behind it, has its d and begins with its ids."""
+    newer = segments[segments["supersedes"] != 0]
+    found = _find(segments, newer["supersedes"])
+    for row, at in zip(newer, found.tolist(), strict=True):
+        target = int(row["supersedes"])
+        if target >= int(row["position"]):
+            _report(faults, row, "supersedes", f"supersedes {shown(target)}, which is not before it")
+        elif at < 0:
+            if place(target)[0] not in log.retired:
+                meaning = f"supersedes {shown(target)}, where no accepted segment record is"
+                _report(faults, row, "supersedes", meaning, warning=log.damaged)
+        else:
+            meaning = _not_a_prefix(log, segments[at], row)
+            if meaning:
+                _report(faults, row, "supersedes", f"supersedes {shown(target)}, {meaning}")
+
+
+def _not_a_prefix(log: Log, old: Any, new: Any) -> str:
+    """Why `new` cannot replace `old`; empty if it can."""
+    if old["d"] != new["d"]:
+        return f"whose d is {int(old['d'])}, not {int(new['d'])}"
+    if (old["words"] != new["words"]).any():
+        return "which is of another holder, window, namespace or prefix"
+    if old["n"] > new["n"]:
+        return f"which has more blocks ({int(old['n'])}, not {int(new['n'])})"
+    size = 16 * int(old["n"])
+    if _bytes_of(log, old, 128, size) != _bytes_of(log, new, 128, size):
+        return "whose block ids are not a prefix of its own"
+    return ""
+
+
+def _bytes_of(log: Log, row: Any, at: int, size: int) -> bytes:
+    file = log.file(int(row["position"]) >> 24)
+    try:
+        return read_at(file.descriptor, size, offset_of(row) + at) if file else b""
+    except DamagedError:
+        return b""  # reported where the file was walked
+
+
+def _chains(segments: Rows, faults: Faults) -> None:
+    """Windows hang together: prefix ids, parent keys, and the owner that a diverging record left."""
+    whole = segments[segments["n"] == _WINDOW]
+    ends: dict[tuple[int, ...], set[tuple[int, int]]] = {}
+    for link, key, d in zip(_links(whole, "last", 1), whole["key"].tolist(), whole["d"].tolist(), strict=True):
+        ends.setdefault(link, set()).add((key, d))
+    later = segments[windows(segments) > 0]
+    for row, link in zip(later, _links(later, "words", 0), strict=True):
+        owners = ends.get(link)
+        if owners is None:
+            _report(
+                faults, row, "orphan", "no whole record of the previous window ends with its prefix id", warning=True
+            )
+        elif not any(_is_parent(row, key, d) for key, d in owners):
+            _report(faults, row, "parent", "parent key or dp is not that of the previous window's owner", warning=True)
+    left = segments[segments["d"] > 0]
+    known = segments["key"] << np.uint64(6) | segments["d"]
+    for row in left[~np.isin(left["left_key"] << np.uint64(6) | left["dp"], known)]:
+        _report(faults, row, "owner", "no record owns the block at dp, which this one says it left", warning=True)
+
+
+def _is_parent(row: Any, key: int, d: int) -> bool:
+    return bool(row["parent_key"] == key and (row["d"] > 0 or row["dp"] == d))
+
+
+def _links(rows: Rows, ids: str, ahead: int) -> Iterator[tuple[int, ...]]:
+    """(holder, namespace, window that follows, id before it) a row."""
+    low, high = (rows[ids][:, -2].tolist(), rows[ids][:, -1].tolist())
+    window = [number + ahead for number in windows(rows).tolist()]
+    return zip(holders(rows).tolist(), namespaces(rows).tolist(), window, low, high, strict=True)
+
+
+def parse_namespace(record: bytes) -> Namespace:
+    """A namespace record's content; its lengths have been verified."""
+    key_bytes, name, adapter, number = struct.unpack_from("<IHHQ", record, 32)
+    return Namespace(number, key_bytes, record[64 : 64 + name], record[64 + name : 64 + name + adapter])
+
+
+def named_namespaces(log: Log) -> Iterator[tuple[Any, Namespace]]:
+    """The accepted namespace records, in order of position, with what they say."""
+    for row in log.rows[log.rows["type"] == NAMESPACE]:
+        data = _bytes_of(log, row, 0, int(row["length"]))
+        if len(data) == int(row["length"]):
+            yield row, parse_namespace(data)
+
+
+def _namespaces(log: Log, segments: Rows, faults: Faults) -> None:
+    """A namespace is named once, by UTF-8 text, before its first segment and in the same commit."""
+    known: dict[int, tuple[int, int, Namespace]] = {}
+    for row, named in named_namespaces(log):
+        before = known.setdefault(named.namespace, (int(row["sequence"]), int(row["commit"]), named))
+        if before[2] != named:
+            _report(faults, row, "namespace", f"namespace {named.namespace:016x} was named differently before")
+        try:
+            (named.name + b"\0" + named.adapter).decode()
+        except UnicodeDecodeError:
+            _report(faults, row, "namespace", f"the name of namespace {named.namespace:016x} is not UTF-8")
+    order = np.argsort(segments["sequence"], kind="stable")
+    numbers, firsts = np.unique(namespaces(segments)[order], return_index=True)
+    for number, at in zip(numbers.tolist(), firsts.tolist(), strict=True):
+        row = segments[order[at]]
+        if number == 0 and number not in known:
+            continue  # the empty namespace has no name to store
+        if number not in known:
+            _report(faults, row, "namespace", f"namespace {number:016x} has no record", warning=log.damaged)
+            continue
+        sequence, commit, _ = known[number]
+        if sequence > int(row["sequence"]):
+            _report(faults, row, "namespace", f"stands before the record of its namespace {number:016x}")
+        elif commit != int(row["commit"]):
+            meaning = f"first segment of namespace {number:016x}, whose record is in commit {commit}"
+            _report(faults, row, "namespace", meaning, warning=True)
+
+
+def _seals(log: Log, file: LogFile, faults: Faults) -> None:
+    """A sealing commit is the file's last, and its summary says of every record what the record says itself."""
+    rows = log.rows_of(file.number)
+    seals = rows[rows["type"] == SEAL]
+    for row in rows[rows["type"] == SUMMARY]:
+        if not (seals["commit"] == row["commit"]).any():
+            _report(faults, row, "summary", "a summary record without a seal in its commit")
+    for seal in seals:
+        try:
+            _seal(file, rows, seal, faults)
+        except DamagedError as error:
+            _report(faults, seal, error.code, error.meaning)
+
+
+def _seal(file: LogFile, rows: Rows, seal: Any, faults: Faults) -> None:
+    own = rows[rows["commit"] == seal["commit"]]
+    summaries = own[own["type"] == SUMMARY]
+    count, entries = int(seal["words"][0]) & 0xFFFFFFFF, int(seal["words"][0]) >> 32
+    if len(own) != len(summaries) + 2 or not (own["type"] == COMMIT).any():
+        raise DamagedError("seal", "its commit does not hold summaries, the seal and the commit record alone")
+    if count != len(summaries) or entries != int(summaries["n"].sum(dtype=np.int64)):
+        raise DamagedError("seal", f"names {count} summary records and {entries} entries, which are not there")
+    end = offset_of(seal) + PAGE
+    if offset_of(seal) % PAGE or (rows["position"] >= position(file.number, min(end, 1 << 30))).any():
+        raise DamagedError("seal", "is not the first record of the file's last page")
+    first = end - PAGE * (count + 1)
+    places = [offset_of(row) for row in summaries]
+    if places != [first + PAGE * at for at in range(count)]:
+        raise DamagedError("seal", "the summary records are not one a page, directly before it")
+    if count and int(seal["words"][1]) != position(file.number, first):
+        raise DamagedError("seal", f"names {shown(int(seal['words'][1]))} as its first summary record")
+    said = [read_at(file.descriptor, 32 * int(row["n"]), offset_of(row) + _SUMMARY_HEADER) for row in summaries]
+    said_bytes = b"".join(said)
+    if len(said_bytes) == SUMMARY_ENTRY.itemsize * entries:
+        _compare_summary(np.frombuffer(said_bytes, dtype=SUMMARY_ENTRY), rows, seal, faults)
+
+
+def _compare_summary(said: Rows, rows: Rows, seal: Any, faults: Faults) -> None:
+    """Entry by entry; entries of records that were found damaged say nothing that could be compared."""
+    stands_for = rows[(rows["commit"] != seal["commit"]) & (rows["type"] != COMMIT)]
+    expected = summary_of(stands_for)
+    number = int(seal["position"]) >> 24
+    if (said["units"][1:] <= said["units"][:-1]).any():
+        raise DamagedError("summary", "its summary's entries are not in ascending order of place")
+    for units in np.setdiff1d(expected["units"], said["units"]).tolist():
+        faults.corruption(log_name(number), units * 64, "summary", "the file's summary has no entry for this record")
+    for units in np.setdiff1d(said["units"], expected["units"]).tolist():
+        meaning = "the file's summary has an entry for this place, where no sound record is"
+        faults.corruption(log_name(number), units * 64, "summary", meaning)
+    _, ours, theirs = np.intersect1d(expected["units"], said["units"], return_indices=True)
+    for name in ("word0", "word1", "supersedes"):
+        for units in expected["units"][ours][expected[name][ours] != said[name][theirs]].tolist():
+            meaning = f"the file's summary entry differs from the record ({name})"
+            faults.corruption(log_name(number), units * 64, "summary", meaning)
+
+
+def summary_of(rows: Rows) -> Rows:
+    """The entries that a summary must have for these records (log.md, section 2.5)."""
+    out = np.zeros(len(rows), dtype=SUMMARY_ENTRY)
+    segment = (rows["type"] == SEGMENT).astype(np.uint64)
+    n, d, dp, kind = (rows[name].astype(np.uint64) for name in ("n", "d", "dp", "type"))
+    out["word0"] = (rows["key"] | n << np.uint64(48) | d << np.uint64(56)) * segment
+    out["word1"] = (rows["root_key"] | dp << np.uint64(48)) * segment | kind << np.uint64(56)
+    out["supersedes"] = rows["supersedes"] * segment
+    out["units"] = rows["position"] & np.uint64(0xFFFFFF)
+    return out

@@ -1,0 +1,206 @@
+"""Parsed structures as plain objects (for JSON) and as text (for people). Offsets and lengths are in bytes."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any, Final
+
+import numpy as np
+
+from .log import (
+    CLEAR_HOLDER,
+    COMMIT,
+    NAMESPACE,
+    PROBLEMS,
+    REMOVE,
+    RETIRE_FILE,
+    SEAL,
+    SEGMENT,
+    SOUND,
+    SUMMARY,
+    TYPE_NAMES,
+    offset_of,
+)
+from .structures import HASHES, ROUTINGS, Head, Image, LogHeader, Namespace, Statistics, location_bytes, shown
+
+Item = dict[str, Any]
+
+_POSITIONS: Final = frozenset({"born", "supersedes", "synced", "effect", "first_summary", "previous_end", "start"})
+_COMMIT_FLAGS: Final = ((1, "mark"), (2, "closed"))
+
+
+def type_name(kind: int) -> str:
+    return TYPE_NAMES[kind] if kind < len(TYPE_NAMES) else f"type {kind}"
+
+
+def header_item(header: LogHeader) -> Item:
+    options = header.options
+    return {
+        "version": f"{header.major}.{header.minor}",
+        "features": list(header.features),
+        "uuid": options.uuid.hex(),
+        "file_number": header.file,
+        "slot": header.slot,
+        "block_tokens": options.block_tokens,
+        "hash": HASHES[options.hash],
+        "routing": ROUTINGS[options.routing],
+        "location_bytes": options.location_bytes,
+        "locations": options.locations,
+        "previous_commit": header.previous_commit,
+        "previous_end": header.previous_end,
+        "first_sequence": header.first_sequence,
+        "created_ms": header.created_ms,
+    }
+
+
+def record_item(row: Any, data: bytes, header: LogHeader, ids: bool) -> Item:
+    """A record from its row of facts and its bytes; the fields of its type only if the record is sound."""
+    kind = int(row["type"])
+    item: Item = {"offset": offset_of(row), "type": type_name(kind)}
+    for name in ("sequence", "commit", "length", "flags"):
+        item[name] = int(row[name])
+    if row["problem"] != SOUND:
+        item["problem"] = PROBLEMS[int(row["problem"])]
+        return item
+    if kind == SEGMENT:
+        return item | _segment_item(row, data, header, ids)
+    return item | _fields(kind, [int(word) for word in row["words"]], data, int(row["n"]), ids)
+
+
+def _fields(kind: int, words: list[int], data: bytes, n: int, ids: bool) -> Item:
+    """The fields of a record that is not a segment; `words` are the u64 from offset 32 on."""
+    low, high = words[0] & 0xFFFFFFFF, words[0] >> 32
+    if kind in (REMOVE, CLEAR_HOLDER):
+        item: Item = {"holder": low, "namespace": f"{words[1]:016x}", "effect": words[2]}
+        return item | {"ids": _ids(data[64:], n)} if ids and kind == REMOVE else item
+    if kind == NAMESPACE:
+        name = high & 0xFFFF
+        return namespace_item(Namespace(words[1], low, data[64 : 64 + name], data[64 + name :]))
+    if kind == COMMIT:
+        flags = [name for bit, name in _COMMIT_FLAGS if words[1] >> 32 & bit]
+        checksum = words[1] & 0xFFFFFFFF
+        return {"pages": low, "records": high, "checksum": checksum, "synced": words[2], "commit_flags": flags}
+    bare: dict[int, Item] = {
+        RETIRE_FILE: {"retired_file": words[1]},
+        SEAL: {"summaries": low, "entries": high, "first_summary": words[1]},
+        SUMMARY: {"entries": n},
+    }
+    return bare.get(kind, {})
+
+
+def _segment_item(row: Any, data: bytes, header: LogHeader, ids: bool) -> Item:
+    holder, window, namespace, prefix = struct.unpack_from("<IIQ16s", data, 32)
+    item: Item = {name: int(row[name]) for name in ("n", "d", "dp")}
+    item |= {"holder": holder, "window": window, "namespace": f"{namespace:016x}", "prefix": prefix.hex()}
+    item |= {"key": f"{int(row['key']):012x}", "parent_key": f"{int(row['parent_key']):012x}"}
+    item |= {"born": int(row["born"]), "supersedes": int(row["supersedes"])}
+    if ids:
+        n = int(row["n"])
+        item["ids"] = _ids(data[128:], n)
+        item["locations"] = _locations(data[128 + 16 * n :], header)
+    return item
+
+
+def _ids(data: bytes, count: int) -> list[str]:
+    return [data[16 * at : 16 * at + 16].hex() for at in range(count)]
+
+
+def _locations(data: bytes, header: LogHeader) -> list[Any]:
+    size = header.options.location_bytes
+    try:
+        location_bytes(header.options.locations)
+        kind = np.dtype([(str(name), numpy_type) for name, numpy_type in json.loads(header.options.locations)])
+        values = np.frombuffer(data, dtype=kind).tolist()
+        json.dumps(values)
+    except (ValueError, TypeError):
+        return [data[at : at + size].hex() for at in range(0, len(data), size)]
+    return [list(row) for row in values]
+
+
+def namespace_item(named: Namespace) -> Item:
+    return {
+        "namespace": f"{named.namespace:016x}",
+        "key_bytes": named.key_bytes,
+        "name": named.name.decode(errors="replace"),
+        "adapter": named.adapter.decode(errors="replace"),
+    }
+
+
+def head_item(head: Head) -> Item:
+    names = ("number", "length", "start", "synced", "commit", "sequence", "entries", "blocks", "markers", "epochs")
+    item: Item = {"version": f"{head.major}.{head.minor}", "features": list(head.features), "uuid": head.uuid.hex()}
+    item |= {name: getattr(head, name) for name in names}
+    item["routing"] = ROUTINGS[head.routing] if head.routing < len(ROUTINGS) else head.routing
+    item |= {"slots": len(head.slots), "partitions": len(head.partitions), "namespaces": len(head.namespaces)}
+    return item
+
+
+def partition_item(row: Any) -> Item:
+    item: Item = {"prefix": f"{int(row['prefix']):012x}"}
+    return item | {name: int(row[name]) for name in ("depth", "images", "page", "entries", "blocks", "crc")}
+
+
+def image_item(image: Image) -> Item:
+    return {
+        "uuid": image.uuid.hex(),
+        "number": image.number,
+        "prefix": f"{image.prefix:012x}",
+        "depth": image.depth,
+        "entries": len(image.entries),
+        "blocks": image.blocks,
+        "crc": image.crc,
+    }
+
+
+def entry_item(row: Any) -> Item:
+    """A directory entry as stored: its reference is a slot and a byte offset."""
+    word0, word1 = int(row["word0"]), int(row["word1"])
+    reference = word1 >> 24
+    return {
+        "key": f"{word0 >> 16:012x}",
+        "mask": word0 & 0xFFFF,
+        "slot": reference >> 24,
+        "at": (reference & 0xFFFFFF) * 64,
+        "n": (word1 >> 18 & 63) + 1,
+        "d": word1 >> 12 & 63,
+        "dp": word1 >> 6 & 63,
+        "recency": word1 >> 1 & 31,
+        "placeholder": bool(word1 & 1),
+    }
+
+
+def statistics_item(statistics: Statistics) -> Item:
+    return {
+        "version": f"{statistics.major}.{statistics.minor}",
+        "uuid": statistics.uuid.hex(),
+        "process": statistics.process,
+        "time_ms": statistics.time_ms,
+        "values": statistics.values,
+    }
+
+
+def text_line(item: Item) -> str:
+    """A record, entry or other small thing on one line."""
+    offset, kind = item.get("offset", ""), item.get("type", item.get("kind", ""))
+    fields = [
+        f"{name} {_shown(name, value)}"
+        for name, value in item.items()
+        if name not in ("kind", "file", "offset", "type")
+    ]
+    return f"{offset:>10}  {kind:<12}  {'  '.join(fields)}"
+
+
+def text_block(item: Item) -> str:
+    """A header or head: a title and a line a field."""
+    title = f"{item.get('file', '')}: {item['kind']}"
+    fields = [f"  {name:<16}{_shown(name, value)}" for name, value in item.items() if name not in ("kind", "file")]
+    return "\n".join([title, *fields])
+
+
+def _shown(name: str, value: Any) -> str:
+    if name in _POSITIONS and isinstance(value, int):
+        return shown(value)
+    if isinstance(value, (list, dict)):
+        return json.dumps(value)
+    return json.dumps(value) if name in ("name", "adapter", "meaning", "locations") else str(value)

@@ -1,0 +1,131 @@
+"""Reads and checks a whole store; the entry point of the specification's reader."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from .accept import Log, accept
+from .check_checkpoint import check_heads, read_heads
+from .check_records import check_records
+from .faults import DamagedError, Fault, Faults
+from .files import close_logs, open_logs
+from .folder import Folder, list_folder, read_whole, signature
+from .log import SEGMENT
+from .structures import parse_statistics
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_SETTLE_SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a verification found; sizes in bytes. `live` says that the store changed meanwhile."""
+
+    faults: list[Fault]
+    notes: list[Fault]
+    files: int
+    records: int
+    segments: int
+    blocks: int
+    bytes_checked: int
+    synced: int
+    live: bool
+
+
+def verify_store(path: Path, compare: bool = True) -> Report:
+    """Checks everything that the specification says. Raises `NotAStoreError`.
+
+    A store that changes meanwhile is checked a second time if there are faults, and only what is found both times is
+    reported: a file may vanish, or a head be replaced, between listing and reading.
+    """
+    before = signature(path)
+    report = _verify_once(path, compare)
+    live = signature(path) != before
+    if not (live and report.faults):
+        return _with(report, report.faults, live)
+    time.sleep(_SETTLE_SECONDS)
+    seen = {_identity(fault) for fault in report.faults}
+    again = _verify_once(path, compare)
+    return _with(again, [fault for fault in again.faults if _identity(fault) in seen], live)
+
+
+def _identity(fault: Fault) -> tuple[str, ...]:
+    """What makes it the same fault. A checkpoint may have been replaced meanwhile by one with the same fault, but
+    what is missing must be the same file."""
+    is_checkpoint = fault.file.endswith((".checkpoint", ".images")) and not fault.code.endswith("missing")
+    return (fault.code,) if is_checkpoint else (fault.code, fault.file, str(fault.offset))
+
+
+def _with(report: Report, found: list[Fault], live: bool) -> Report:
+    unique = list(dict.fromkeys(found))
+    counts = (report.files, report.records, report.segments, report.blocks, report.bytes_checked, report.synced)
+    return Report(unique, list(dict.fromkeys(report.notes)), *counts, live)
+
+
+def _verify_once(path: Path, compare: bool) -> Report:
+    faults = Faults()
+    folder = list_folder(path)
+    # Heads before logs: a head never speaks of more log than was synced when it was published.
+    heads = read_heads(folder, faults)
+    folder = list_folder(path)
+    files = open_logs(folder, faults)
+    try:
+        log = accept(files, max((head.synced for head in heads), default=0), faults)
+        check_records(log, faults)
+        image_bytes = check_heads(folder, heads, log, faults, compare)
+    finally:
+        close_logs(files)
+    stats_bytes = _check_stats(folder, log, faults)
+    head_bytes = sum(head.length for head in heads)
+    segments = log.rows[log.rows["type"] == SEGMENT]
+    current = segments[~np.isin(segments["position"], segments["supersedes"])]
+    return Report(
+        [fault for fault in faults.found if not fault.is_note],
+        [fault for fault in faults.found if fault.is_note],
+        len(folder.logs) + len(folder.images) + len(folder.heads) + folder.has_stats,
+        len(log.rows),
+        len(segments),
+        int((current["n"].astype(np.int64) - current["d"]).sum()),
+        log.bytes_checked + image_bytes + head_bytes + stats_bytes,
+        log.synced,
+        False,
+    )
+
+
+def _check_stats(folder: Folder, log: Log, faults: Faults) -> int:
+    """The statistics file, and its size. No fsync covers it: a power cut may leave an empty one."""
+    if not folder.has_stats:
+        return 0
+    try:
+        data = read_whole(folder.path / "stats")
+        if not any(data):
+            faults.torn("stats", 0, "holds nothing: a power cut may leave that")
+            return len(data)
+        statistics = parse_statistics(data)
+        if log.header and statistics.uuid != log.header.options.uuid:
+            faults.warning("stats", 16, "uuid", "the statistics are those of another store")
+        return len(data)
+    except DamagedError as error:
+        if error.code != "missing":
+            faults.warning("stats", 0, f"stats-{error.code}", error.meaning)
+        return 0
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process with that id runs on this machine."""
+    if not 0 < process < 1 << 31:
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True

@@ -1,0 +1,313 @@
+"""Parsers of log headers, checkpoint heads, partition images and the statistics file.
+
+Each `parse_*` takes bytes and returns a value, or raises `DamagedError` that says what is wrong. Nothing is used before
+its checksum has been verified.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+
+from .crc import crc32c
+from .faults import DamagedError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+PAGE: Final = 4096
+UNIT: Final = 64
+MAJOR: Final = 1
+LOG_START: Final = 2 * PAGE
+LOG_BYTES_MAX: Final = (1 << 30) - PAGE
+IMAGE_ENTRIES_MAX: Final = 4092
+KEY_BITS: Final = 48
+REFERENCE_NONE: Final = (1 << 40) - 1
+SLOT_NONE: Final = 65_535
+FILE_NUMBER_END: Final = 1 << 40
+
+HASHES: Final = ("sha256", "mmh3")
+ROUTINGS: Final = ("divergence", "sarp")
+
+MAGIC_LOG: Final = b"\x89SAL\r\n\x1a\n"
+MAGIC_HEAD: Final = b"\x89SAC\r\n\x1a\n"
+MAGIC_IMAGE: Final = b"\x89SAI\r\n\x1a\n"
+MAGIC_STATS: Final = b"\x89SAS\r\n\x1a\n"
+
+_HEADER: Final = struct.Struct("<8sIHHQQQ16sQHHBBHQQQQQQII")
+_HEAD: Final = struct.Struct("<8sIHHQQQ16sQQQQQQQQIIIIIB")
+_HEAD_BYTES: Final = 192
+_IMAGE: Final = struct.Struct("<8sIHBB16sQQI")
+_STATS: Final = struct.Struct("<8sIHH16sIIQ")
+_NUMPY_TYPE: Final = re.compile(r"[<>|][A-Za-z]\d{1,4}(\[\w+\])?")
+_NAMESPACE: Final = struct.Struct("<QIHH")
+
+SLOT: Final = np.dtype([("file", "<u8"), ("slot", "<u2"), ("reserved", "V6")])
+PARTITION: Final = np.dtype(
+    [
+        ("prefix", "<u8"),
+        ("images", "<u8"),
+        ("page", "<u4"),
+        ("entries", "<u4"),
+        ("crc", "<u4"),
+        ("blocks", "<u4"),
+        ("depth", "u1"),
+        ("reserved", "V7"),
+    ]
+)
+ENTRY: Final = np.dtype([("word0", "<u8"), ("word1", "<u8")])
+
+
+def position(file: int, offset: int) -> int:
+    """The position of a byte offset in a log file."""
+    return file << 24 | offset // UNIT
+
+
+def place(value: int) -> tuple[int, int]:
+    """File number and byte offset that a position names."""
+    return value >> 24, (value & 0xFFFFFF) * UNIT
+
+
+def shown(value: int) -> str:
+    """A position as people read it: file number and byte offset."""
+    file, offset = place(value)
+    return "none" if value == 0 else f"{file}:{offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is the same in every log file of a store."""
+
+    uuid: bytes
+    block_tokens: int
+    hash: int
+    routing: int
+    location_bytes: int
+    secret: bytes
+    locations: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogHeader:
+    """A log file's header (log.md, section 1)."""
+
+    major: int
+    minor: int
+    features: tuple[int, int, int]
+    options: Options
+    file: int
+    slot: int
+    previous_commit: int
+    previous_end: int
+    first_sequence: int
+    created_ms: int
+
+    @property
+    def secret(self) -> tuple[int, int]:
+        low, high = struct.unpack("<QQ", self.options.secret)
+        return low, high
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A namespace as records and heads name it; `key_bytes` is its id scheme (log.md, section 2.3)."""
+
+    namespace: int
+    key_bytes: int
+    name: bytes
+    adapter: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A checkpoint's head (checkpoint.md, section 1)."""
+
+    major: int
+    minor: int
+    features: tuple[int, int, int]
+    uuid: bytes
+    number: int
+    length: int
+    start: int
+    synced: int
+    commit: int
+    sequence: int
+    entries: int
+    blocks: int
+    routing: int
+    slots: NDArray[np.void]
+    partitions: NDArray[np.void]
+    namespaces: tuple[Namespace, ...]
+    markers: int
+    epochs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A partition's image (checkpoint.md, section 2)."""
+
+    crc: int
+    depth: int
+    uuid: bytes
+    prefix: int
+    number: int
+    blocks: int
+    entries: NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What the writer last published about itself (checkpoint.md, section 3)."""
+
+    major: int
+    minor: int
+    uuid: bytes
+    process: int
+    time_ms: int
+    values: dict[str, Any]
+
+
+def _sealed(data: bytes, magic: bytes, what: str) -> None:
+    """Magic, and the CRC32C at offset 8 of all that follows it."""
+    if len(data) < 16:
+        raise DamagedError("truncated", f"{what} is cut off: {len(data)} bytes")
+    if data[:8] != magic:
+        raise DamagedError("magic", f"{what} does not begin with its magic")
+    if crc32c(data[12:]) != int.from_bytes(data[8:12], "little"):
+        raise DamagedError("checksum", f"{what} does not have its checksum")
+
+
+def _understood(what: str, major: int, incompatible: int) -> None:
+    if major != MAJOR:
+        raise DamagedError("version", f"{what} is of major version {major}, this reader knows {MAJOR}")
+    if incompatible:
+        raise DamagedError("features", f"{what} needs unknown incompatible features {incompatible:#x}")
+
+
+def parse_header(data: bytes) -> LogHeader:
+    """A log header from one page."""
+    what = "log header"
+    if len(data) < PAGE:
+        raise DamagedError("truncated", f"{what} is cut off: {len(data)} bytes")
+    _sealed(data[:PAGE], MAGIC_LOG, what)
+    field = _HEADER.unpack_from(data)
+    _understood(what, field[2], field[6])
+    described = field[21]
+    if described > PAGE - _HEADER.size:
+        raise DamagedError("description", f"{what} says its location description has {described} bytes")
+    try:
+        locations = data[_HEADER.size : _HEADER.size + described].decode()
+    except UnicodeDecodeError:
+        raise DamagedError("description", "location description is not UTF-8") from None
+    options = Options(field[7], field[10], field[11], field[12], field[13], data[96:112], locations)
+    _check_options(options)
+    if not 0 < field[8] < FILE_NUMBER_END or field[9] == SLOT_NONE:
+        raise DamagedError("number", f"{what} names file {field[8]} and slot {field[9]}")
+    return LogHeader(
+        field[2], field[3], field[4:7], options, field[8], field[9], field[14], field[15], field[16], field[19]
+    )
+
+
+def _check_options(options: Options) -> None:
+    if not 1 <= options.block_tokens <= 1024:
+        raise DamagedError("options", f"{options.block_tokens} tokens a block")
+    if options.hash >= len(HASHES) or options.routing >= len(ROUTINGS):
+        raise DamagedError("options", f"unknown hash {options.hash} or routing {options.routing}")
+    if not 1 <= options.location_bytes <= 46:
+        raise DamagedError("options", f"{options.location_bytes} bytes a location")
+    described = location_bytes(options.locations)
+    if described != options.location_bytes:
+        raise DamagedError("options", f"locations described with {described} bytes, not {options.location_bytes}")
+
+
+def location_bytes(description: str) -> int:
+    """Bytes that a location description (JSON pairs of name and numpy type) adds up to."""
+    try:
+        kinds = [_NUMPY_TYPE.fullmatch(kind) for _, kind in json.loads(description)]
+        return sum(np.dtype(kind[0]).itemsize for kind in kinds if kind) if all(kinds) else 0
+    except (ValueError, TypeError, RecursionError):
+        raise DamagedError("description", "location description is not a list of names and types") from None
+
+
+def parse_head(data: bytes) -> Head:
+    """A checkpoint head from its whole file."""
+    what = "checkpoint head"
+    _sealed(data, MAGIC_HEAD, what)
+    if len(data) < _HEAD_BYTES:
+        raise DamagedError("truncated", f"{what} is cut off: {len(data)} bytes")
+    field = _HEAD.unpack_from(data)
+    _understood(what, field[2], field[6])
+    if field[9] != len(data):
+        raise DamagedError("length", f"{what} says it has {field[9]} bytes, the file has {len(data)}")
+    partitions, slots, namespaces, markers, epochs, routing = field[16:22]
+    at = _HEAD_BYTES
+    if at + slots * SLOT.itemsize + partitions * PARTITION.itemsize > len(data):
+        raise DamagedError("length", f"{what} has no room for {slots} slots and {partitions} partitions")
+    slot_rows = np.frombuffer(data, dtype=SLOT, count=slots, offset=at)
+    at += slots * SLOT.itemsize
+    partition_rows = np.frombuffer(data, dtype=PARTITION, count=partitions, offset=at)
+    at += partitions * PARTITION.itemsize
+    named, at = _head_namespaces(data, at, namespaces)
+    if at + markers * 40 + epochs * 16 != len(data):
+        raise DamagedError("length", f"{what}'s tables end at {at + markers * 40 + epochs * 16}, not at {len(data)}")
+    return Head(
+        *(field[2], field[3], field[4:7], field[7], field[8], field[9]),
+        *(field[10], field[11], field[12], field[13], field[14], field[15], routing),
+        *(slot_rows, partition_rows, named, markers, epochs),
+    )
+
+
+def _head_namespaces(data: bytes, at: int, count: int) -> tuple[tuple[Namespace, ...], int]:
+    named: list[Namespace] = []
+    for _ in range(count):
+        if at + _NAMESPACE.size > len(data):
+            raise DamagedError("length", f"checkpoint head has no room for {count} namespaces")
+        namespace, key_bytes, name, adapter = _NAMESPACE.unpack_from(data, at)
+        texts = data[at + 16 : at + 16 + name + adapter]
+        if len(texts) != name + adapter:
+            raise DamagedError("length", f"checkpoint head has no room for {count} namespaces")
+        named.append(Namespace(namespace, key_bytes, texts[:name], texts[name:]))
+        at += 16 + (name + adapter + 7) // 8 * 8
+    return tuple(named), at
+
+
+def parse_image(data: bytes) -> Image:
+    """A partition image from the bytes at its page; bytes behind its end are not looked at."""
+    what = "partition image"
+    if len(data) < UNIT:
+        raise DamagedError("truncated", f"{what} is cut off: {len(data)} bytes")
+    _, crc, entries, depth, _, uuid, prefix, number, blocks = _IMAGE.unpack_from(data)
+    if entries > IMAGE_ENTRIES_MAX or UNIT + 16 * entries > len(data):
+        # The count may be what is damaged: the magic says more.
+        _sealed(data[:UNIT], MAGIC_IMAGE, what)
+        raise DamagedError("length", f"{what} says it has {entries} entries, {len(data)} bytes are there")
+    _sealed(data[: UNIT + 16 * entries], MAGIC_IMAGE, what)
+    if depth > KEY_BITS:
+        raise DamagedError("depth", f"{what} says depth {depth}")
+    rows = np.frombuffer(data, dtype=ENTRY, count=entries, offset=UNIT)
+    return Image(crc, depth, uuid, prefix, number, blocks, rows)
+
+
+def parse_statistics(data: bytes) -> Statistics:
+    """The statistics file from its whole bytes."""
+    what = "statistics file"
+    if len(data) < _STATS.size:
+        raise DamagedError("truncated", f"{what} is cut off: {len(data)} bytes")
+    _sealed(data, MAGIC_STATS, what)
+    _, _, major, minor, uuid, process, length, time_ms = _STATS.unpack_from(data)
+    _understood(what, major, 0)
+    if _STATS.size + length != len(data):
+        raise DamagedError("length", f"{what} says {length} bytes of JSON, {len(data) - _STATS.size} are there")
+    try:
+        values = msgspec.json.decode(data[_STATS.size :])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        raise DamagedError("json", f"{what} does not hold JSON") from None
+    if not isinstance(values, dict):
+        raise DamagedError("json", f"{what} holds JSON that is not an object")
+    return Statistics(major, minor, uuid, process, time_ms, values)
