@@ -103,10 +103,9 @@ class Gatherer:
         """Number of the commit that has the newest record: the gathering one, or the last frozen one."""
         return self.buffer.number if self.buffer.records else self._end.commit
 
-    def take_header(self) -> LogHeader:
-        """The header of the file that the gathering commit begins; it will not be handed out again."""
+    def take_header(self) -> LogHeader | None:
+        """The header of the file that the gathering commit begins; it is handed out once, here or with that commit."""
         header, self._header = self._header, None
-        assert header is not None
         return header
 
     def freeze(self, synced: int, flags: int = 0) -> Frozen:

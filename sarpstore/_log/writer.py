@@ -156,8 +156,8 @@ class LogWriter:
     async def _run(self) -> None:
         try:
             await self._sync_recovered()
-            if self._create:
-                await self._begin_file(self._gatherer.take_header())
+            if self._create and (header := self._gatherer.take_header()):
+                await self._begin_file(header)
             while not self._closing or self._gatherer.records or self._ready:
                 await self._wait_until_due()
                 self._freeze_if_due()

@@ -10,7 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import Damage, Insert, Operation, Query, Rebuild, Replay, ids_of, locations_of, operations
 
-from sarpstore._kernel.twin_directory import SegmentChange, TwinDirectory, TwinStore, directory_key, fmix64
+from sarpstore._kernel.twin_directory import (
+    Owner,
+    Segment,
+    SegmentChange,
+    TwinDirectory,
+    TwinStore,
+    directory_key,
+    fmix64,
+)
 
 if TYPE_CHECKING:
     from random import Random
@@ -313,6 +321,30 @@ def test_a_path_of_another_holder_or_namespace_is_not_held() -> None:
     assert twin.match(ids_of("aaa")).blocks == 3
 
 
+def test_equal_ids_in_another_window_or_behind_another_prefix_are_not_held() -> None:
+    # Engines bring ids of their own: these do not chain.
+    first, second, third = ids_of("a" * 8), ids_of("b" * 8), ids_of("c" * 8)
+    twin = TwinStore(SECRET, window_blocks=8)
+    twin.insert(first + first, locations_of("a" * 16, 0))
+    assert twin.match(first * 3).blocks == 16
+    twin.insert(second + third, locations_of("b" * 16, 1))
+    assert twin.match(first + third).blocks == 8
+
+
+def test_of_equal_keys_the_longest_proof_wins_and_of_equals_the_newest() -> None:
+    twin = TwinStore(SECRET, window_blocks=8)
+    insert(twin, "a" * 20, 0)
+    twin.damage(2)
+    shorter = twin.rebuilt()  # window 1 has no root entry now, so window 2 is not looked at
+    assert insert(shorter, "a" * 18, 1) == [(1, 0, 0, 8), (2, 0, 0, 2)]
+    found = shorter.match(ids_of("a" * 20))
+    assert (found.blocks, found.owner) == (20, Owner(position=3, window=2, offset=0, n=4))
+    equal = twin.rebuilt()
+    insert(equal, "a" * 20, 1)
+    found = equal.match(ids_of("a" * 20))
+    assert (found.blocks, found.records_read, found.owner) == (20, 2, Owner(position=5, window=2, offset=0, n=4))
+
+
 def test_an_entry_may_claim_less_than_its_record() -> None:
     twin = TwinStore(SECRET)
     insert(twin, "a" * 10, 0)
@@ -357,6 +389,65 @@ def test_undamaged_matches_are_exact_after_every_operation(key_bits: int, window
     run()
 
 
+def grown(sequence: list[Operation], key_bits: int, window_blocks: int) -> TwinStore:
+    """A twin after the sequence's insertions."""
+    session = Session(key_bits, window_blocks)
+    for operation in sequence:
+        if isinstance(operation, Insert):
+            session.apply(operation)
+    return session.twin
+
+
+def parents(twin: TwinStore, segment: Segment) -> list[Segment]:
+    """The earlier records that this one may stand on, by what log.md, 2.1, says of its fields."""
+    size, found = twin.window_blocks, []
+
+    def place(record: Segment) -> tuple[int, bytes, int]:
+        return record.window, record.prefix_id, record.parent_key
+
+    for other in (each for each in twin.segments() if each.position < segment.position):
+        if (other.holder, other.namespace) != (segment.holder, segment.namespace):
+            continue
+        same_window = place(other) == place(segment)
+        if segment.supersedes:
+            extends = (other.d, other.dp, other.ids) == (segment.d, segment.dp, segment.ids[: other.n])
+            fits = same_window and extends and other.position == segment.supersedes and other.n < segment.n
+        elif segment.d:
+            leaves = other.ids[: segment.d] == segment.ids[: segment.d] and other.ids[segment.d :] != ()
+            fits = same_window and leaves and other.d == segment.dp and other.ids[segment.d] != segment.ids[segment.d]
+        else:
+            key = twin.directory.change(other).key
+            whole = other.window == segment.window - 1 and other.n == size and other.ids[-1] == segment.prefix_id
+            fits = whole and (other.d, key) == (segment.dp, segment.parent_key)
+        if fits:
+            found.append(other)
+    return found
+
+
+@shapes
+def test_every_record_names_what_it_stands_on(key_bits: int, window_blocks: int) -> None:
+    @deterministic(12)
+    @given(operations(window_blocks))
+    def run(sequence: list[Operation]) -> None:
+        twin = grown(sequence, key_bits, window_blocks)
+        seen = set()
+        for segment in twin.segments():
+            if segment.window or segment.d or segment.supersedes:
+                assert parents(twin, segment)
+            else:
+                assert (segment.dp, segment.parent_key, segment.prefix_id) == (0, 0, bytes(16))
+            if not segment.supersedes:
+                new = (segment.holder, segment.namespace, segment.ids[segment.d])
+                assert new not in seen
+                seen.add(new)
+        # A block that was not held extends an owner under its key or is keyed itself: never both.
+        superseded = {segment.supersedes for segment in twin.segments()}
+        live = sorted(segment.position for segment in twin.segments() if segment.position not in superseded)
+        assert live == sorted(position or 0 for _, _, position, *_ in twin.directory.entries())
+
+    run()
+
+
 @shapes
 def test_damaged_records_only_ever_miss(key_bits: int, window_blocks: int) -> None:
     @deterministic(30)
@@ -371,15 +462,6 @@ def test_damaged_records_only_ever_miss(key_bits: int, window_blocks: int) -> No
             session.check_sound(query)
 
     run()
-
-
-def grown(sequence: list[Operation], key_bits: int, window_blocks: int) -> TwinStore:
-    """A twin after the sequence's insertions."""
-    session = Session(key_bits, window_blocks)
-    for operation in sequence:
-        if isinstance(operation, Insert):
-            session.apply(operation)
-    return session.twin
 
 
 @shapes
@@ -420,10 +502,3 @@ def test_partitions_saved_at_different_times_become_current_by_replay(key_bits: 
         assert per_key(opened) == per_key(directory)
 
     run()
-
-
-def test_segments_cannot_be_changed() -> None:
-    twin = TwinStore(SECRET)
-    insert(twin, "a", 0)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        twin.segments()[0].d = 1  # type: ignore[misc]

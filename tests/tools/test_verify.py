@@ -494,8 +494,8 @@ def _write_for_a_while(path: Path, stop: threading.Event) -> None:
     writer = StoreWriter(path)
     rng = random.Random(3)
     paths = [chain([0])]
-    while not stop.is_set():
-        if writer.file == 0 or len(writer.data) > 100_000:
+    while not stop.wait(0.01):
+        if writer.file == 0 or len(writer.data) > 60_000:
             if writer.file:
                 writer.seal()
             writer.new_file()
