@@ -70,7 +70,7 @@ else:
     class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         PLUGIN_NAME = "custom"
 
-        def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 - hatchling's signature
             if self.target_name != "wheel":
                 return
             build(Path(self.root))

@@ -1,7 +1,8 @@
 """sarpstore: the KV-cache index that does not die.
 
-An embedded asyncio storage engine. It answers which already computed KV-cache blocks match a request's token prefix and
-where they live, keeps that on NVMe in files that are only ever appended to, and answers again milliseconds after a crash.
+An embedded asyncio storage engine. It answers which already computed KV-cache blocks match a request's token prefix
+and where they live, keeps that on NVMe in files that are only ever appended to, and answers again milliseconds after
+a crash.
 
     async with sarpstore.open("/nvme/kvindex") as store:
         llama = store.namespace("llama-2-7b")

@@ -53,7 +53,7 @@ class Options:
     routing: Literal["divergence", "sarp"] | None = None
     """divergence."""
     durability: Literal["interval", "always", "never"] = "interval"
-    """When an insertion is synced: within `sync_interval_ms` after it returns, before it returns, or at `sync()` only."""
+    """When an insertion is synced: `sync_interval_ms` after it at most, before it returns, or at `sync()` only."""
     sync_interval_ms: int = 50
     """Milliseconds between group commits, 1 to 60,000."""
     log_file_bytes: int = 64 << 20
@@ -97,7 +97,9 @@ class Options:
         self._check_shape()
         self._check_built()
         if self.read_cap < self.prune_at:
-            raise OptionError(f"read_cap={self.read_cap} is below prune_at={self.prune_at}: pruned candidates would tie")
+            raise OptionError(
+                f"read_cap={self.read_cap} is below prune_at={self.prune_at}: pruned candidates would tie"
+            )
 
     def _check_shape(self) -> None:
         if self.hash is not None:

@@ -32,7 +32,6 @@ def canonical_root(hash_name: str, name: str, adapter: str, salt: bytes) -> byte
 def digest(hash_name: str, data: bytes) -> bytes:
     """The store's hash of a few bytes."""
 
-
     return hashlib.sha256(data).digest() if hash_name == "sha256" else mmh3.mmh3_x64_128_digest(data, 0)
 
 

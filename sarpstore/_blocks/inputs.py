@@ -88,7 +88,9 @@ def _keys_of(ids: object) -> npt.NDArray[np.uint8]:
             return ids
         if ids.dtype.kind in "iu" and ids.dtype.itemsize == 8 and ids.ndim == 1:
             return np.ascontiguousarray(ids).astype(">u8").view(np.uint8).reshape(-1, 8)
-        raise InputError(f"ids: an array of {ids.dtype} with shape {ids.shape}; need uint8 (count, bytes) or 64-bit integers")
+        raise InputError(
+            f"ids: an array of {ids.dtype} with shape {ids.shape}; need uint8 (count, bytes) or 64-bit integers"
+        )
     try:
         rows = list(ids)  # type: ignore[call-overload]
     except TypeError:

@@ -83,7 +83,9 @@ class CheckpointHead:
             at = head._decode_arrays(data, slots, partitions)
             head.namespaces = _decode_namespaces(data, at, namespaces)
         except (ValueError, IndexError) as error:
-            raise CorruptionError(name, fmt.CHECKPOINT_HEAD.size, f"the head's tables are cut short ({error})") from None
+            raise CorruptionError(
+                name, fmt.CHECKPOINT_HEAD.size, f"the head's tables are cut short ({error})"
+            ) from None
         return head
 
     def _decode_arrays(self, data: bytes, slots: int, partitions: int) -> int:

@@ -8,6 +8,7 @@ whose image is damaged is rebuilt from the log.
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,12 +20,12 @@ from sarpstore._directory import LOADED, DivergenceDirectory
 from sarpstore._errors import CorruptionError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
     from sarpstore._files import File
     from sarpstore._io import Scheduler
 
-__all__ = ["ImagePlace", "PartitionLoader", "both_steps", "steps_of"]
+__all__ = ["ImagePlace", "PartitionLoader"]
 
 ImagePlace = np.void
 """A row of `_format.PARTITION_DTYPE`: where a partition's image is, and what it holds."""
@@ -32,29 +33,36 @@ ImagePlace = np.void
 _AT_ONCE: Final = 16
 
 
-def both_steps(count: int) -> npt.NDArray[np.uint32]:
-    """The steps (change * 2 + step) of `count` changes, in order."""
-    return np.arange(2 * count, dtype="<u4")
-
-
-def steps_of(directory: DivergenceDirectory, changes: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def _steps_by_partition(
+    directory: DivergenceDirectory, changes: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """The steps of segment changes grouped by partition, in order of place within each, and where each group begins."""
-    keys = np.stack([changes["key"], changes["root_key"]], axis=1).reshape(-1)
-    steps = both_steps(len(changes))
-    # Step 1 of a record with d = 0 does nothing, so its root's partition need not be loaded for it.
-    wanted = (steps % 2 == 0) | np.repeat(changes["d"] > 0, 2)
-    steps, keys = steps[wanted], keys[wanted]
+    steps, keys = _steps_and_keys(changes)
     partition = directory.partition_of(keys)
     order = np.argsort(partition, kind="stable")
     starts = np.searchsorted(partition[order], np.arange(directory.c.partition_count + 1))
     return np.ascontiguousarray(steps[order]), starts
 
 
+def _steps_and_keys(changes: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint64]]:
+    """The steps (change * 2 + step) of all changes, in order, and the key that each is about."""
+    keys = np.stack([changes["key"], changes["root_key"]], axis=1).reshape(-1)
+    steps = np.arange(2 * len(changes), dtype="<u4")
+    # Step 1 of a record with d = 0 does nothing, so its root's partition need not be loaded for it.
+    wanted = (steps % 2 == 0) | np.repeat(changes["d"] > 0, 2)
+    return steps[wanted], keys[wanted]
+
+
+def _steps_within(changes: npt.NDArray[Any], prefix: int, depth: int) -> npt.NDArray[np.uint32]:
+    """The steps that concern one partition, in order."""
+    steps, keys = _steps_and_keys(changes)
+    return np.ascontiguousarray(steps[keys >> np.uint64(48 - depth) == prefix >> (48 - depth)])
+
+
 class PartitionLoader:
     """Loads partitions of `directory` from `places` (their rows in the head) and applies the `tail` of the log.
 
-    `open_images(number)` opens an .images file; `rebuild(prefix, depth)` gives all segment changes of the log up to the
-    tail's end whose steps may concern that partition; `damaged(error)` is told of damage found.
+    `open_images(number)` opens an .images file; `rebuild()` gives all segment changes of the log up to the tail's end;
+    `damaged(error)` is told of damage found.
     """
 
     def __init__(
@@ -66,7 +74,7 @@ class PartitionLoader:
         tail: npt.NDArray[Any],
         *,
         open_images: Callable[[int], Awaitable[File]],
-        rebuild: Callable[[], Awaitable[npt.NDArray[Any]]],
+        rebuild: Callable[[], Coroutine[Any, Any, npt.NDArray[Any]]],
         damaged: Callable[[BaseException], None],
     ) -> None:
         self._directory = directory
@@ -76,7 +84,7 @@ class PartitionLoader:
         self._rebuild = rebuild
         self._report = damaged
         self._tail = tail
-        self._steps, self._starts = steps_of(directory, tail)
+        self._steps, self._starts = _steps_by_partition(directory, tail)
         self._loading: dict[int, asyncio.Task[None]] = {}
         self._rebuilding: asyncio.Task[npt.NDArray[Any]] | None = None
         self.places: dict[tuple[int, int], ImagePlace] = {
@@ -99,7 +107,7 @@ class PartitionLoader:
             task = self._loading.get(number)
             if task is None:
                 task = self._loading[number] = asyncio.create_task(self._load(number))
-                task.add_done_callback(lambda _, number=number: self._loading.pop(number))
+                task.add_done_callback(functools.partial(self._loaded, number))
             tasks.append(asyncio.shield(task))
         if tasks:
             await asyncio.gather(*tasks)
@@ -111,6 +119,9 @@ class PartitionLoader:
             await self.load(numbers[i : i + _AT_ONCE])
             await asyncio.sleep(0)
 
+    def _loaded(self, number: int, _: asyncio.Task[None]) -> None:
+        del self._loading[number]
+
     async def _load(self, number: int) -> None:
         row = self._directory.partitions[number]
         key = (int(row["prefix"]), int(row["depth"]))
@@ -119,9 +130,10 @@ class PartitionLoader:
             self._directory.load(number, entries)
         except (CorruptionError, StorageError, ValueError) as error:
             self._report(error)
-            await self._load_from_log(number)
+            await self._load_from_log(number, *key)
         else:
-            self._apply(self._tail, self._steps[self._starts[number] : self._starts[number + 1]])
+            # At once: a partition is whole from the moment on at which it counts as loaded.
+            self._directory.apply(self._tail, self._steps[self._starts[number] : self._starts[number + 1]])
         self.unloaded -= 1
 
     async def _read_image(self, place: ImagePlace) -> npt.NDArray[Any]:
@@ -136,17 +148,12 @@ class PartitionLoader:
         except ValueError as error:
             raise CorruptionError(fmt.images_name(images), int(place["page"]) * fmt.PAGE, str(error)) from None
 
-    async def _load_from_log(self, number: int) -> None:
+    async def _load_from_log(self, number: int, prefix: int, depth: int) -> None:
         """A damaged image costs time, nothing else: the log has it all."""
         if self._rebuilding is None:
             self._rebuilding = asyncio.create_task(self._rebuild())
         changes = await asyncio.shield(self._rebuilding)
-        steps, starts = steps_of(self._directory, changes)
+        steps = await asyncio.to_thread(_steps_within, changes, prefix, depth)
         self._directory.load_empty(number)
-        self._apply(changes, steps[starts[number] : starts[number + 1]])
-
-    def _apply(self, changes: npt.NDArray[Any], steps: npt.NDArray[Any]) -> None:
-        # In one go: a partition is whole from the moment on at which it counts as loaded.
         self._directory.apply(changes, steps)
-
 

@@ -40,8 +40,8 @@ _LOG_BYTES_MIN: Final = 1 << 20
 def checkpoint_due(log_bytes: int, directory_bytes: int, replay_bytes_per_ms: float, target_ms: int) -> bool:
     """Whether the log since the last checkpoint has grown past the directory's size, or past what `target_ms` replays.
 
-    Hashed keys dirty every partition quickly, so a checkpoint costs about the directory's size: by this rule checkpoints
-    write at most about as many bytes as the log does. Below 1 MiB of log none is due.
+    Hashed keys dirty every partition quickly, so a checkpoint costs about the directory's size: by this rule
+    checkpoints write at most about as many bytes as the log does. Below 1 MiB of log none is due.
     """
     return log_bytes >= max(_LOG_BYTES_MIN, min(directory_bytes, replay_bytes_per_ms * target_ms))
 
@@ -90,7 +90,7 @@ class Checkpointer:
         self.bytes_written = 0
 
     async def write(self) -> None:
-        """Write and publish a checkpoint. After an error the previous one stands, and everything is imaged next time."""
+        """Write and publish a checkpoint. After an error the previous one stands, and all is imaged next time."""
         async with self._lock:
             self._log.check()
             # Never the same number twice: a head that failed half way may stand there, and name that .images file.
@@ -116,8 +116,11 @@ class Checkpointer:
             await self._scheduler.run(_remove_old, self._folder, number)
 
     async def _write_images(self, head: CheckpointHead, imaged: list[int]) -> None:
-        """Image the partitions in order of prefix. What splits meanwhile splits behind or before the cursor, never over it:
-        an imaged partition's range is done, and the halves of one that is still ahead are imaged each."""
+        """Image the partitions in order of prefix.
+
+        What splits meanwhile splits behind the cursor or ahead of it, never over it: the range of an imaged partition is
+        done, and the halves of one that is still ahead are imaged each.
+        """
         rows: list[Any] = []
         share = await self._scheduler.run(self._may_share)
         images: _Images | None = None
@@ -131,7 +134,9 @@ class Checkpointer:
                 row = self._shared(number, share)
                 if row is None:
                     await self._loader.load([number])
-                    images = images or _Images(await self._scheduler.run(_create_images, self._folder, head.number), bytearray())
+                    images = images or _Images(
+                        await self._scheduler.run(_create_images, self._folder, head.number), bytearray()
+                    )
                     imaged.append(prefix)
                     row = self._image(number, head.number, images)
                 rows.append(row)
@@ -177,7 +182,7 @@ class Checkpointer:
         self.bytes_written += len(data)
 
     def _mark_dirty(self, prefixes: list[int]) -> None:
-        """What was imaged for a checkpoint that failed has no image. A split may have happened since: mark both halves."""
+        """What was imaged for a checkpoint that failed has no image; neither have the halves it may have split into."""
         if prefixes:
             partitions = self._directory.partitions
             first = partitions["prefix"] >= min(prefixes)
@@ -193,7 +198,7 @@ class Checkpointer:
                 held += file.size()
             finally:
                 file.close()
-        return held <= _IMAGES_SHARE_MAX * max(self._directory.c.entries * 16, _WRITE_BYTES)
+        return held <= _IMAGES_SHARE_MAX * max(int(self._directory.c.entries) * 16, _WRITE_BYTES)
 
 
 def _create(folder: Folder, name: str) -> File:

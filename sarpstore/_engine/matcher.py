@@ -1,4 +1,4 @@
-"""Answering queries: one kernel call decides from memory, or says what is missing; that is brought, and it decides again.
+"""Answering queries: one kernel call decides from memory, or says what is missing; that is brought, and it goes again.
 
     queries ──► kernel ──► answers
                   │  ▲
@@ -12,8 +12,8 @@ on its way can be overlooked, and there is no state to go back to. Cached data t
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -26,6 +26,8 @@ from sarpstore._kernel import ffi, lib
 from sarpstore._log.pages import file_page, whole
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from sarpstore._checkpoint import PartitionLoader
     from sarpstore._directory import DivergenceDirectory
     from sarpstore._engine.files import OpenFiles
@@ -132,7 +134,7 @@ class Matcher:
             for i, (first, count) in enumerate(slices):
                 if i:
                     await asyncio.sleep(0)
-                self._decide(lambda needs, first=first, count=count: self._match(queries, first, count, needs), held)
+                self._decide(functools.partial(self._match, queries, first, count), held)
                 self._collect(pages, partitions)
             if not pages and not partitions:
                 return

@@ -21,9 +21,7 @@ __all__ = ["publish_stats"]
 def publish_stats(folder: Folder, uuid: bytes, stats: Stats) -> None:
     """Replace the folder's `stats` file. Not synced: it speaks of a living process."""
     body = msgspec.json.encode(stats)
-    head = fmt.STATS_HEADER.pack(
-        fmt.MAGIC_STATS, 0, fmt.MAJOR, fmt.MINOR, uuid, os.getpid(), len(body), wall_ms()
-    )
+    head = fmt.STATS_HEADER.pack(fmt.MAGIC_STATS, 0, fmt.MAJOR, fmt.MINOR, uuid, os.getpid(), len(body), wall_ms())
     data = bytearray(head + body)
     data[fmt.CRC_AT : fmt.CRC_FROM] = crc32c(data[fmt.CRC_FROM :]).to_bytes(4, "little")
     temporary = fmt.STATS_NAME + fmt.TEMPORARY_SUFFIX

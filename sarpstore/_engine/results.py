@@ -37,7 +37,7 @@ class Match:
 
     @property
     def locations(self) -> npt.NDArray[Any]:
-        """Locations of the held blocks, (blocks,) of the store's location dtype. AttributeError if none were asked for."""
+        """Locations of the held blocks, (blocks,) of the store's dtype. AttributeError if none were asked for."""
         if self._locations is None:
             raise AttributeError("this match was made with locations=False")
         return self._locations[: self.blocks]

@@ -150,7 +150,18 @@ async def _state_of(folder: Folder, scheduler: Scheduler, options: Options, foun
     matcher.other_damage = sum(damage.corruption for damage in found.damage)
     log_bytes = await scheduler.run(_log_bytes, folder)
     return State(
-        folder, scheduler, found.shape, found, directory, pages, files, loader, matcher, found.namespaces, log_bytes, 0.0
+        folder,
+        scheduler,
+        found.shape,
+        found,
+        directory,
+        pages,
+        files,
+        loader,
+        matcher,
+        found.namespaces,
+        log_bytes,
+        0.0,
     )
 
 

@@ -1,8 +1,8 @@
 """The Store: lifecycle, and the calls that DESIGN.md section 4 promises.
 
-    open ─► recover ─► State (directory, pages, files, loader) ─► match, insert, estimate
-                            │                   background: load partitions, checkpoint, publish statistics
-                            └► log writer (none in a read-only store)
+open ─► recover ─► State (directory, pages, files, loader) ─► match, insert, estimate
+                        │                   background: load partitions, checkpoint, publish statistics
+                        └► log writer (none in a read-only store)
 """
 
 from __future__ import annotations
@@ -187,7 +187,9 @@ class Store:
         """Move a read-only store forward to what the writer has committed since. Matches in flight finish on the old state."""
         self._check_call()
         if not self._options.read_only:
-            raise ReadOnlyError(f"{self.path}: refresh() is for stores opened with read_only=True; this one is always current")
+            raise ReadOnlyError(
+                f"{self.path}: refresh() is for stores opened with read_only=True; this one is always current"
+            )
         state = await open_state(self._state.folder, self._options)
         old, self._state = self._state, state
         await self._background.replace(state)
@@ -305,7 +307,9 @@ class Store:
             await state.writer.durable(state.gatherer.newest_commit)
         return new
 
-    async def _insert_in_parts(self, namespace: Namespace, queries: Queries, key_bytes: int, rows: npt.NDArray[Any]) -> int:
+    async def _insert_in_parts(
+        self, namespace: Namespace, queries: Queries, key_bytes: int, rows: npt.NDArray[Any]
+    ) -> int:
         """Insert so much at a time as a commit is sure to hold; what is in is a prefix at every moment."""
         query = queries.c + 0
         total, new = len(rows), 0
@@ -358,9 +362,7 @@ class Store:
             return True
         if not commit.append(namespace_record(key_bytes, namespace.name, namespace.adapter, namespace.name_space)):
             return False
-        known[namespace.name_space] = NamespaceEntry(
-            namespace.name_space, key_bytes, namespace.name, namespace.adapter
-        )
+        known[namespace.name_space] = NamespaceEntry(namespace.name_space, key_bytes, namespace.name, namespace.adapter)
         return True
 
     # --- checks

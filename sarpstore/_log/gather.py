@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from sarpstore._log.pages import Pages
 
-__all__ = ["INSERT_WINDOWS_MAX", "Frozen", "Gatherer", "LogEnd"]
+__all__ = ["INSERT_WINDOWS_MAX", "Frozen", "Gatherer", "LogEnd", "Seal"]
 
 INSERT_WINDOWS_MAX: Final = 128
 """Windows that one insertion step may write: every empty commit has room for them."""
@@ -54,13 +54,56 @@ class LogEnd:
 
 
 @dataclass(slots=True)
+class Seal:
+    """The commit that ends a file: its place, and the summary that it will hold. Encoding it takes milliseconds."""
+
+    shape: Shape
+    directory: Any
+    file_number: int
+    slot: int
+    offset: int
+    number: int
+    sequence: int
+    entries: npt.NDArray[Any]
+    synced: int
+    flags: int
+
+    @property
+    def summaries(self) -> int:
+        return -(-len(self.entries) // fmt.SUMMARY_ENTRIES_MAX)
+
+    @property
+    def end_position(self) -> int:
+        """Behind the summary pages and the page with the seal and the commit record."""
+        return fmt.position(self.file_number, self.offset + (self.summaries + 1) * fmt.PAGE)
+
+    @property
+    def next_sequence(self) -> int:
+        return self.sequence + self.summaries + 2
+
+    def encode(self) -> CommitBuffer:
+        """The finished commit; touches nothing that is shared, so any thread may call it."""
+        step, count = fmt.SUMMARY_ENTRIES_MAX, self.summaries
+        seal = CommitBuffer(self.shape.uuid, self.shape.location_bytes, count + 3)
+        seal.begin(self.file_number, self.slot, self.offset, self.number, self.sequence, count + 3)
+        records = [summary_record(self.entries[i * step : (i + 1) * step]) for i in range(count)]
+        records.append(seal_record(count, len(self.entries), seal.begin_position))
+        for record in records:
+            placed = seal.append(record, fresh=True)
+            assert placed
+        seal.finish(self.directory, self.synced, self.flags)
+        assert (seal.end_position, seal.next_sequence) == (self.end_position, self.next_sequence)
+        return seal
+
+
+@dataclass(slots=True)
 class Frozen:
     """A commit to be written, with what must be written before and behind it."""
 
     buffer: CommitBuffer
     header: LogHeader | None
     """The file begins with this commit: its header goes first."""
-    seal: CommitBuffer | None
+    seal: Seal | None
     """The file ends with this commit."""
 
 
@@ -119,7 +162,7 @@ class Gatherer:
         self._header = None
         offset = buffer.offset + buffer.pages * fmt.PAGE
         if self._room(offset) < _ROOM_MIN_PAGES:
-            frozen.seal = self._make_seal(buffer.file_number, int(buffer.c.slot), offset, synced, 0)
+            frozen.seal = self._end_file(buffer.file_number, int(buffer.c.slot), offset, synced, 0)
             self._end.file_number = buffer.file_number
             self._end.slot = int(buffer.c.slot) + 1
             self.buffer = self._begin_file()
@@ -127,11 +170,11 @@ class Gatherer:
             self.buffer = self._begin(buffer.file_number, int(buffer.c.slot), offset)
         return frozen
 
-    def seal_last(self, synced: int) -> CommitBuffer:
+    def seal_last(self, synced: int) -> Seal:
         """The commit that ends the present file, whose gathering commit is empty, at an orderly close."""
         buffer = self.buffer
         assert not buffer.records
-        return self._make_seal(buffer.file_number, int(buffer.c.slot), buffer.offset, synced, fmt.COMMIT_CLOSED)
+        return self._end_file(buffer.file_number, int(buffer.c.slot), buffer.offset, synced, fmt.COMMIT_CLOSED)
 
     def release(self, buffer: CommitBuffer) -> None:
         """A frozen commit has been written: its pages can be read from the file now.
@@ -180,18 +223,12 @@ class Gatherer:
         left = self._file_pages - offset // fmt.PAGE - entries // fmt.SUMMARY_ENTRIES_MAX - 3
         return left * _SUMMARY_SHARE // (_SUMMARY_SHARE + 1)
 
-    def _make_seal(self, file_number: int, slot: int, offset: int, synced: int, flags: int) -> CommitBuffer:
+    def _end_file(self, file_number: int, slot: int, offset: int, synced: int, flags: int) -> Seal:
         entries = np.concatenate(self._summary) if self._summary else np.empty(0, fmt.SUMMARY_DTYPE)
         self._summary = []
-        step = fmt.SUMMARY_ENTRIES_MAX
-        count = -(-len(entries) // step)
-        seal = CommitBuffer(self._shape.uuid, self._shape.location_bytes, count + 3)
-        seal.begin(file_number, slot, offset, self._end.commit + 1, self._end.sequence, count + 3)
-        records = [summary_record(entries[i * step : (i + 1) * step]) for i in range(count)]
-        records.append(seal_record(count, len(entries), seal.begin_position))
-        for record in records:
-            placed = seal.append(record, fresh=True)
-            assert placed
-        seal.finish(self._directory, synced, flags)
-        self._note_end(seal)
+        number, sequence = self._end.commit + 1, self._end.sequence
+        seal = Seal(self._shape, self._directory, file_number, slot, offset, number, sequence, entries, synced, flags)
+        self._end.commit = number
+        self._end.position = seal.end_position
+        self._end.sequence = seal.next_sequence
         return seal

@@ -115,5 +115,3 @@ def key_of(reference: int) -> int:
 def file_page(key: int) -> tuple[int, int]:
     """(slot, page number in the file) of a page key."""
     return key >> 18, key & ((1 << 18) - 1)
-
-

@@ -107,7 +107,7 @@ async def scan_file(
     end: int,
     progress: Callable[[int], None] = lambda _: None,
 ) -> FileScan:
-    """Scan the pages from byte `begin` to `end` of a file, reading ahead; `progress` is told of bytes as they are done."""
+    """Scan the pages from byte `begin` to `end` of a file, reading ahead; `progress` is told of bytes when done."""
     starts = iter(range(begin, end, _SLICE_BYTES))
     ahead: list[asyncio.Task[memoryview]] = []
 
@@ -136,8 +136,8 @@ async def scan_summary(
 ) -> FileScan | None:
     """What the summary of a sealed file that ends at byte `end` says; None if it has none that can be relied on.
 
-    `synced`: everything before this position is known to be synced. A seal that is newer must itself say that all before
-    it was.
+    `synced`: everything before this position is known to be synced. A seal that is newer must itself say that all
+    before it was.
     """
     last_at = end - fmt.PAGE
     if last_at < fmt.LOG_HEADER_BYTES or end % fmt.PAGE:
@@ -156,8 +156,10 @@ async def scan_summary(
     if len(complete) != 1 or (fmt.position(file_number, end) > synced and complete[0]["synced"] < first):
         return None
     changes = _summary_changes(data[: summaries * fmt.PAGE], file_number, entries)
-    return None if changes is None else FileScan(
-        changes, scan.commits, scan.damaged, scan.sequence, scan.tail, scan.end, sealed=True
+    return (
+        None
+        if changes is None
+        else FileScan(changes, scan.commits, scan.damaged, scan.sequence, scan.tail, scan.end, sealed=True)
     )
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sarpstore._files import File, Folder
     from sarpstore._io import Scheduler
     from sarpstore._log.commits import CommitBuffer
-    from sarpstore._log.gather import Frozen, Gatherer, LogEnd
+    from sarpstore._log.gather import Frozen, Gatherer, LogEnd, Seal
     from sarpstore._log.header import LogHeader
 
 __all__ = ["LogWriter"]
@@ -32,9 +32,9 @@ __all__ = ["LogWriter"]
 class LogWriter:
     """Writes what `gatherer` gathers to the log files of `folder`.
 
-    `recovered` is where recovery found the log's end, and `unsynced_files` names the log files in which it accepted commits
-    behind the synced position: they are synced first of all. With `create` the first log file is made at once, so that a
-    new store is one; otherwise it is made when there is something to write.
+    `recovered` is where recovery found the log's end, and `unsynced_files` names the log files in which it accepted
+    commits behind the synced position: they are synced first of all. With `create` the first log file is made at once,
+    so that a new store is one; otherwise it is made when there is something to write.
     """
 
     def __init__(
@@ -107,8 +107,10 @@ class LogWriter:
         """Return once the commit with that number is synced; raise what kept it from being."""
         while self._synced_commit < number:
             if self.failure is not None:
-                raise self.failure if isinstance(self.failure, StorageError) else FailedError(
-                    self._folder.path, self.failure
+                raise (
+                    self.failure
+                    if isinstance(self.failure, StorageError)
+                    else FailedError(self._folder.path, self.failure)
                 )
             self._wanted = max(self._wanted, number)
             self._wake.set()
@@ -120,7 +122,7 @@ class LogWriter:
         await self.durable(self._gatherer.newest_commit)
 
     async def close(self) -> None:
-        """Write and sync everything, and end the file with a seal that says so. Raises what kept that from happening."""
+        """Write and sync everything, and end the file with a seal that says so. Raises what kept it from that."""
         self._closing = True
         self._wake.set()
         await self._task
@@ -224,8 +226,8 @@ class LogWriter:
             self._unmarked = True
         self._note_synced(self._written, self._written_commit)
 
-    async def _end_file(self, file: File, seal: CommitBuffer) -> None:
-        await self._write(file, seal, sync=True)
+    async def _end_file(self, file: File, seal: Seal) -> None:
+        await self._write(file, await self._scheduler.run(seal.encode), sync=True)
         self._unmarked = False
         self._file = None
         await self._scheduler.run(file.close)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sarpstore import _format as fmt
 from sarpstore._kernel import CHANGE_DTYPE, lib
-from sarpstore._log.scan import FileScan
+
+if TYPE_CHECKING:
+    from sarpstore._log.scan import FileScan
 
 __all__ = ["Accepted", "Damage", "accept"]
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One thing that is not as it should be. `corruption`: below the synced position, where a crash can't explain it."""
+    """One thing that is not as it should be. `corruption`: below the synced position, which no crash explains."""
 
     file: str
     offset: int
@@ -76,10 +78,10 @@ def _reaches(scan: FileScan, synced: int) -> bool:
 def _result(scans: list[FileScan], end: int, commit: int, synced: int) -> Accepted:
     parts = [scan.changes[scan.changes["position"] < end] for scan in scans]
     changes = np.concatenate(parts) if parts else np.empty(0, CHANGE_DTYPE)
-    return Accepted(changes, end, commit, synced, [d for scan in scans for d in _damage(scan, end, synced)])
+    return Accepted(changes, end, commit, synced, [d for scan in scans for d in _damage(scan, synced)])
 
 
-def _damage(scan: FileScan, end: int, synced: int) -> list[Damage]:
+def _damage(scan: FileScan, synced: int) -> list[Damage]:
     name = fmt.log_name(fmt.position_file(scan.end))
     out = []
     for at in scan.damaged.tolist():
@@ -89,7 +91,9 @@ def _damage(scan: FileScan, end: int, synced: int) -> list[Damage]:
     for row in scan.commits[(scan.commits["flags"] & lib.SARP_COMMIT_COMPLETE) == 0]:
         begin = int(row["begin"])
         corruption = begin < synced
-        meaning = "a commit that is not whole" if corruption else "a commit that is not whole, or does not follow the last"
+        meaning = (
+            "a commit that is not whole" if corruption else "a commit that is not whole, or does not follow the last"
+        )
         out.append(Damage(name, fmt.position_offset(begin), meaning, corruption))
     if scan.tail < scan.end:
         corruption = scan.tail < synced

@@ -76,13 +76,15 @@ async def recover(
     names = await scheduler.run(folder.names)
     numbers = fmt.numbered(names, fmt.LOG_SUFFIX)
     heads = fmt.numbered(names, fmt.CHECKPOINT_SUFFIX)
-    if not numbers and not heads:
-        return None
+    if not numbers:
+        if not heads:
+            return None
+        raise CorruptionError(fmt.checkpoint_name(heads[-1]), None, "the log files that it belongs to are gone")
     damage: list[Damage] = []
     head = await scheduler.run(_newest_head, folder, heads, damage)
     headers = await scheduler.run(_read_headers, folder, numbers, head, damage)
     if not headers:
-        raise NotAStoreError(f"{folder.path}: no log file with a valid header ({_first(damage)})")
+        raise CorruptionError(damage[-1].file, damage[-1].offset, damage[-1].meaning)
     shape = headers[-1].shape
     shape.check(options, folder.path)
     _check_uuids(folder, headers, head)
@@ -112,10 +114,6 @@ async def read_log_changes(
     scans = await _scan_parts(folder, scheduler, found.shape, found.directory, parts, found.end.synced, progress)
     accepted = _accept(scans, parts, None)
     return _segments(accepted.changes)
-
-
-def _first(damage: list[Damage]) -> str:
-    return f"{damage[0].file}: {damage[0].meaning}" if damage else "there is none"
 
 
 def _newest_head(folder: Folder, heads: list[int], damage: list[Damage]) -> CheckpointHead | None:
@@ -161,7 +159,9 @@ def _check_uuids(folder: Folder, headers: list[LogHeader], head: CheckpointHead 
     for header in headers:
         if header.shape != shape:
             name = fmt.log_name(header.file_number)
-            raise NotAStoreError(f"{folder.path}: {name} belongs to another store, or has other options, than the newest file")
+            raise NotAStoreError(
+                f"{folder.path}: {name} belongs to another store, or has other options, than the newest file"
+            )
     if head is not None and head.uuid != shape.uuid:
         raise NotAStoreError(f"{folder.path}: {fmt.checkpoint_name(head.number)} belongs to another store than the log")
 
