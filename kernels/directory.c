@@ -211,16 +211,14 @@ static void entry_remove(sarp_directory *dir, sarp_partition *part, uint32_t ind
     count_entry(dir, part, entry, 1);
 }
 
-static uint64_t take_placeholders(sarp_directory *dir, sarp_partition *part, uint64_t key) {
+/* The masks of all roots of a key, whose placeholders go: every root of a key has the same mask. */
+static uint64_t take_masks(sarp_directory *dir, sarp_partition *part, uint64_t key) {
     uint64_t mask = 0;
     for (uint32_t i = lower_bound(dir, part, key); i < part->entries && entry_key(entry_at(dir, part, i)) == key;) {
         const sarp_entry *entry = entry_at(dir, part, i);
-        if (!entry_placeholder(entry)) {
-            i++;
-            continue;
-        }
-        mask |= entry_mask(entry);
-        entry_erase(dir, part, i);
+        if (entry_d(entry) == 0) mask |= entry_mask(entry);
+        if (entry_placeholder(entry)) entry_erase(dir, part, i);
+        else i++;
     }
     return mask;
 }
@@ -245,7 +243,7 @@ static int apply_entry(sarp_directory *dir, const sarp_change *change) {
         entry->word1 = entry_word1(reference, change->n, change->d, change->dp, (entry->word1 >> 1) & 31);
         count_entry(dir, part, entry, 1);
     } else {
-        const uint64_t mask = change->d == 0 ? take_placeholders(dir, part, change->key) : 0;
+        const uint64_t mask = change->d == 0 ? take_masks(dir, part, change->key) : 0;
         entry_insert(dir, part, (sarp_entry){change->key << 16 | mask, entry_word1(reference, change->n, change->d, change->dp, 0)});
     }
     return SARP_OK;

@@ -34,7 +34,8 @@ _AT_ONCE: Final = 16
 
 
 def _steps_by_partition(
-    directory: DivergenceDirectory, changes: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    directory: DivergenceDirectory, changes: npt.NDArray[Any]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """The steps of segment changes grouped by partition, in order of place within each, and where each group begins."""
     steps, keys = _steps_and_keys(changes)
     partition = directory.partition_of(keys)
@@ -156,4 +157,3 @@ class PartitionLoader:
         steps = await asyncio.to_thread(_steps_within, changes, prefix, depth)
         self._directory.load_empty(number)
         self._directory.apply(changes, steps)
-

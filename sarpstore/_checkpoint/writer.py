@@ -118,8 +118,8 @@ class Checkpointer:
     async def _write_images(self, head: CheckpointHead, imaged: list[int]) -> None:
         """Image the partitions in order of prefix.
 
-        What splits meanwhile splits behind the cursor or ahead of it, never over it: the range of an imaged partition is
-        done, and the halves of one that is still ahead are imaged each.
+        What splits meanwhile splits behind the cursor or ahead of it, never over it: the range of an imaged partition
+        is done, and the halves of one that is still ahead are imaged each.
         """
         rows: list[Any] = []
         share = await self._scheduler.run(self._may_share)

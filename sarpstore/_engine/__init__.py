@@ -1,6 +1,7 @@
 """The engine: the Store facade over directory, log, checkpoints and recovery."""
 
+from sarpstore._engine.namespace import Namespace
 from sarpstore._engine.results import Match, Stats
-from sarpstore._engine.store import Namespace, Store, open_store
+from sarpstore._engine.store import Store, open_store
 
 __all__ = ["Match", "Namespace", "Stats", "Store", "open_store"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from sarpstore import _format as fmt
 
@@ -14,13 +14,11 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenFiles"]
 
-_OPEN_MAX: Final = 1024
-
 
 class OpenFiles:
     """Descriptors by file name: at most `open_max`, the least recently used closed first."""
 
-    def __init__(self, folder: Folder, scheduler: Scheduler, open_max: int = _OPEN_MAX) -> None:
+    def __init__(self, folder: Folder, scheduler: Scheduler, open_max: int) -> None:
         self._folder = folder
         self._scheduler = scheduler
         self._open_max = open_max

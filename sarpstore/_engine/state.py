@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,7 @@ from sarpstore._clock import monotonic_ms
 from sarpstore._directory import DivergenceDirectory
 from sarpstore._engine.files import OpenFiles
 from sarpstore._engine.matcher import Matcher
-from sarpstore._errors import NotAStoreError, ReadOnlyError
-from sarpstore._files import Folder
+from sarpstore._errors import NotAStoreError, ReadOnlyError, StorageError
 from sarpstore._io import Scheduler, ThreadBackend
 from sarpstore._kernel import CHANGE_DTYPE
 from sarpstore._log.commits import COMMIT_PAGES_MAX
@@ -25,15 +25,22 @@ from sarpstore._log.gather import Gatherer, LogEnd
 from sarpstore._log.header import Shape
 from sarpstore._log.pages import Pages
 from sarpstore._log.writer import LogWriter
-from sarpstore._options import Options
 from sarpstore._recovery import Recovered, read_log_changes, recover
+
+if TYPE_CHECKING:
+    from sarpstore._files import Folder
+    from sarpstore._options import Options
 
 __all__ = ["State", "open_state"]
 
 _log = logging.getLogger("sarpstore")
 
-_APPLY_SLICE: Final = 2048
+_APPLY_SLICE: Final = 1024
 _BUFFERS: Final = 3
+_SNAPSHOT_TRIES: Final = 5
+# A snapshot keeps all its descriptors, at most one a slot and as many images; a writer can always open a file again.
+_SNAPSHOT_FILES_MAX: Final = 1 << 17
+_WRITER_FILES_MAX: Final = 1024
 
 
 @dataclass(slots=True)
@@ -52,14 +59,18 @@ class State:
     namespaces: dict[int, NamespaceEntry]
     log_bytes: int
     recovery_ms: float
-    _gatherer: Gatherer | None = None
+    gathering: Gatherer | None = None
     log: LogWriter | None = None
+    users: int = 0
+    """Calls that are answered from this state now."""
+    _retired: bool = False
+    _closing: asyncio.Task[None] | None = None
 
     @property
     def gatherer(self) -> Gatherer:
-        if self._gatherer is None:
+        if self.gathering is None:
             raise ReadOnlyError(f"{self.folder.path} was opened with read_only=True")
-        return self._gatherer
+        return self.gathering
 
     @property
     def writer(self) -> LogWriter:
@@ -69,12 +80,21 @@ class State:
 
     @property
     def dead_bytes(self) -> int:
-        return self._gatherer.dead_bytes if self._gatherer else 0
+        return self.gathering.dead_bytes if self.gathering else 0
 
     @property
     def buffer_bytes(self) -> int:
         """Memory of commit buffers that have been touched, at most."""
-        return _BUFFERS * COMMIT_PAGES_MAX * fmt.PAGE if self._gatherer else 0
+        return _BUFFERS * COMMIT_PAGES_MAX * fmt.PAGE if self.gathering else 0
+
+    def retire(self) -> None:
+        """Another state has taken over: close this one's files when the last call that uses it has ended."""
+        self._retired = True
+        self.close_if_unused()
+
+    def close_if_unused(self) -> None:
+        if self._retired and not self.users and self._closing is None:
+            self._closing = asyncio.create_task(self.close_files())
 
     async def close(self) -> None:
         """Write what there is to write, then give everything up; raises what kept the log from being synced."""
@@ -95,16 +115,52 @@ async def open_state(folder: Folder, options: Options) -> State:
     began = monotonic_ms()
     scheduler = Scheduler(ThreadBackend(), queue_depth=options.queue_depth)
     try:
-        found = await _find(folder, scheduler, options)
-        state = await _state_of(folder, scheduler, options, found)
-        if not options.read_only:
-            _start_writing(state, options)
-        state.recovery_ms = monotonic_ms() - began
-        _report(state)
-        return state
+        state = await _open(folder, scheduler, options)
     except BaseException:
         await scheduler.close()
         raise
+    state.recovery_ms = monotonic_ms() - began
+    _report(state)
+    return state
+
+
+async def _open(folder: Folder, scheduler: Scheduler, options: Options) -> State:
+    for tries_left in range(_SNAPSHOT_TRIES, -1, -1):
+        found = await _find(folder, scheduler, options)
+        state = await _state_of(folder, scheduler, options, found)
+        if not options.read_only:
+            await scheduler.run(_remove_temporaries, folder)
+            _start_writing(state, options)
+            return state
+        try:
+            await _pin_files(state)
+        except StorageError:
+            # Its writer has published another checkpoint meanwhile, and removed what the older one named.
+            await state.files.close()
+            if not tries_left:
+                raise
+            continue
+        return state
+    raise AssertionError("unreachable")
+
+
+async def _pin_files(state: State) -> None:
+    """Open every file that a snapshot may read: the writer may remove their names, but not the open files."""
+    if state.found.head is not None:
+        for number in np.unique(state.found.head.partitions["images_number"]).tolist():
+            if number:
+                await state.files.images(number)
+    for number in state.directory.slot_files[: state.directory.c.slot_count].tolist():
+        if number:
+            with contextlib.suppress(StorageError):  # a log file that is gone is damage: its blocks miss
+                await state.files.log(number)
+
+
+def _remove_temporaries(folder: Folder) -> None:
+    """What a crash left unpublished."""
+    for name in folder.names():
+        if name.endswith(fmt.TEMPORARY_SUFFIX):
+            folder.remove(name)
 
 
 async def _find(folder: Folder, scheduler: Scheduler, options: Options) -> Recovered:
@@ -130,7 +186,7 @@ async def _state_of(folder: Folder, scheduler: Scheduler, options: Options, foun
     else:
         directory.start_unloaded(found.head.partitions)
     places = found.head.partitions if found.head else np.empty(0, fmt.PARTITION_DTYPE)
-    files = OpenFiles(folder, scheduler)
+    files = OpenFiles(folder, scheduler, _SNAPSHOT_FILES_MAX if options.read_only else _WRITER_FILES_MAX)
     pages = Pages(found.shape.uuid, found.shape.location_bytes, options.cache_bytes)
 
     async def rebuild() -> npt.NDArray[Any]:
@@ -185,13 +241,13 @@ def _log_bytes(folder: Folder) -> int:
 def _start_writing(state: State, options: Options) -> None:
     found = state.found
     end = LogEnd(**{name: getattr(found.end, name) for name in LogEnd.__slots__})
-    state._gatherer = Gatherer(
+    state.gathering = gatherer = Gatherer(
         state.shape, state.pages, state.directory.c, end, options.log_file_bytes, state.directory.add_slot
     )
     state.log = LogWriter(
         state.folder,
         state.scheduler,
-        state._gatherer,
+        gatherer,
         recovered=found.end,
         unsynced_files=found.unsynced_files,
         durability=options.durability,

@@ -11,6 +11,8 @@ misses whenever it is tried. All counts and offsets are in blocks.
 
 from __future__ import annotations
 
+import functools
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -179,10 +181,8 @@ class TwinDirectory:
         mask = 0
         found = self._entries.setdefault(change.key, [])
         if change.d == 0:
-            placeholders = [entry for entry in found if entry.position is None]
-            for placeholder in placeholders:
-                mask |= placeholder.mask
-                found.remove(placeholder)
+            mask = functools.reduce(operator.or_, (entry.mask for entry in found if entry.d == 0), 0)
+            found[:] = [entry for entry in found if entry.position is not None]
         found.append(Entry(change.position, change.n, change.d, change.dp, mask))
 
     def _add_placeholder(self, key: int, mask: int) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 
 from sarpstore import _format as fmt
 from sarpstore._clock import wall_ms
 from sarpstore._errors import CorruptionError, MismatchError, VersionError
 from sarpstore._kernel import crc32c
 from sarpstore._options import LOCATION, Options, described, dtype_of_description
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["LogHeader", "Shape", "check_version"]
 

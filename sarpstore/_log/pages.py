@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-
 from sarpstore import _format as fmt
 from sarpstore._kernel import FEATURES, ffi, lib, pointer, reserve
 

@@ -200,15 +200,13 @@ def test_every_root_entry_of_equal_keys_gets_the_mask_bit() -> None:
     assert [row[:3] for row in directory.entries()] == [(1, 0b10, 1), (1, 0b10, 2), (7, 0, 3)]
 
 
-def test_replay_may_set_a_bit_needlessly_on_another_root_entry_of_an_equal_key() -> None:
+def test_every_root_entry_of_an_equal_key_has_the_same_mask_so_that_replay_changes_nothing() -> None:
     directory = TwinDirectory(SECRET)
     log = [change(1), change(2, key=7, d=5), change(3)]  # 1 and 3: different blocks with an equal key
-    for each in log:
-        directory.apply(each)
-    assert [row[:3] for row in directory.entries()] == [(1, 0, 3), (1, 0b10, 1), (7, 0, 2)]
-    for each in log:
-        directory.apply(each)
-    assert [row[:3] for row in directory.entries()] == [(1, 0b10, 1), (1, 0b10, 3), (7, 0, 2)]
+    for _ in range(2):
+        for each in log:
+            directory.apply(each)
+        assert [row[:3] for row in directory.entries()] == [(1, 0b10, 1), (1, 0b10, 3), (7, 0, 2)]
 
 
 def test_a_removed_root_entry_hands_on_its_mask() -> None:
@@ -374,7 +372,7 @@ def test_a_location_a_block_is_asked_for() -> None:
 
 @shapes
 def test_undamaged_matches_are_exact_after_every_operation(key_bits: int, window_blocks: int) -> None:
-    @deterministic(30)
+    @deterministic(24)
     @given(operations(window_blocks))
     def run(sequence: list[Operation]) -> None:
         session = Session(key_bits, window_blocks)
@@ -398,42 +396,34 @@ def grown(sequence: list[Operation], key_bits: int, window_blocks: int) -> TwinS
     return session.twin
 
 
-def parents(twin: TwinStore, segment: Segment) -> list[Segment]:
-    """The earlier records that this one may stand on, by what log.md, 2.1, says of its fields."""
-    size, found = twin.window_blocks, []
-
-    def place(record: Segment) -> tuple[int, bytes, int]:
-        return record.window, record.prefix_id, record.parent_key
-
-    for other in (each for each in twin.segments() if each.position < segment.position):
-        if (other.holder, other.namespace) != (segment.holder, segment.namespace):
-            continue
-        same_window = place(other) == place(segment)
-        if segment.supersedes:
-            extends = (other.d, other.dp, other.ids) == (segment.d, segment.dp, segment.ids[: other.n])
-            fits = same_window and extends and other.position == segment.supersedes and other.n < segment.n
-        elif segment.d:
-            leaves = other.ids[: segment.d] == segment.ids[: segment.d] and other.ids[segment.d :] != ()
-            fits = same_window and leaves and other.d == segment.dp and other.ids[segment.d] != segment.ids[segment.d]
-        else:
-            key = twin.directory.change(other).key
-            whole = other.window == segment.window - 1 and other.n == size and other.ids[-1] == segment.prefix_id
-            fits = whole and (other.d, key) == (segment.dp, segment.parent_key)
-        if fits:
-            found.append(other)
-    return found
+def stands_on(twin: TwinStore, segment: Segment, other: Segment) -> bool:
+    """Whether a record may follow an earlier one of its holder and namespace, by log.md, 2.1."""
+    d = segment.d
+    if not d and not segment.supersedes:
+        key = twin.directory.change(other).key
+        whole = other.n == twin.window_blocks and other.ids[-1] == segment.prefix_id
+        return whole and (other.window, other.d, key) == (segment.window - 1, segment.dp, segment.parent_key)
+    places = [(each.window, each.prefix_id, each.parent_key) for each in (segment, other)]
+    if places[0] != places[1]:
+        return False
+    if segment.supersedes:
+        extends = (other.d, other.dp, other.ids) == (d, segment.dp, segment.ids[: other.n])
+        return extends and other.position == segment.supersedes and other.n < segment.n
+    return other.d == segment.dp and other.n > d and other.ids[:d] == segment.ids[:d] and other.ids[d] != segment.ids[d]
 
 
 @shapes
 def test_every_record_names_what_it_stands_on(key_bits: int, window_blocks: int) -> None:
-    @deterministic(12)
+    @deterministic(10)
     @given(operations(window_blocks))
     def run(sequence: list[Operation]) -> None:
         twin = grown(sequence, key_bits, window_blocks)
         seen = set()
         for segment in twin.segments():
             if segment.window or segment.d or segment.supersedes:
-                assert parents(twin, segment)
+                tenant = (segment.holder, segment.namespace)
+                peers = [e for e in twin.segments()[: segment.position - 1] if (e.holder, e.namespace) == tenant]
+                assert any(stands_on(twin, segment, each) for each in peers)
             else:
                 assert (segment.dp, segment.parent_key, segment.prefix_id) == (0, 0, bytes(16))
             if not segment.supersedes:
@@ -450,7 +440,7 @@ def test_every_record_names_what_it_stands_on(key_bits: int, window_blocks: int)
 
 @shapes
 def test_damaged_records_only_ever_miss(key_bits: int, window_blocks: int) -> None:
-    @deterministic(30)
+    @deterministic(24)
     @given(operations(window_blocks, damage=True))
     def run(sequence: list[Operation]) -> None:
         session = Session(key_bits, window_blocks)
@@ -466,7 +456,7 @@ def test_damaged_records_only_ever_miss(key_bits: int, window_blocks: int) -> No
 
 @shapes
 def test_replaying_any_suffix_twice_changes_nothing(key_bits: int, window_blocks: int) -> None:
-    @deterministic(12)
+    @deterministic(10)
     @given(operations(window_blocks))
     def run(sequence: list[Operation]) -> None:
         twin = grown(sequence, key_bits, window_blocks)

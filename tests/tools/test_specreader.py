@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -196,6 +198,20 @@ def test_a_divergence_before_its_root_waits_as_a_placeholder() -> None:
     directory.apply(position=200, key=9, root_key=9, supersedes=0, n=8, d=0, dp=0)
     assert directory.placeholders == {}
     assert directory.entries[9][0].mask == 1 << 2
+
+
+def test_a_second_root_takes_the_mask_of_the_first() -> None:
+    directory = Directory()
+    directory.apply(position=100, key=9, root_key=9, supersedes=0, n=8, d=0, dp=0)
+    directory.apply(position=110, key=1, root_key=9, supersedes=0, n=9, d=4, dp=0)
+    directory.apply(position=200, key=9, root_key=9, supersedes=0, n=8, d=0, dp=0)
+    assert [entry.mask for entry in directory.entries[9]] == [1 << 1, 1 << 1]
+
+
+def test_the_inspection_tools_import_nothing_of_the_engine() -> None:
+    code = "import sys, sarpstore_tools.dump, sarpstore_tools.verify, sarpstore_tools.stats as s; "
+    code += "sys.exit(any(name.split('.')[0] == 'sarpstore' for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_root_that_goes_hands_its_mask_on() -> None:

@@ -307,26 +307,33 @@ def _leaving_no_owner(writer: StoreWriter) -> None:
     writer.insert(ids[:5] + chain([99], ids[4]))
 
 
+def _introducing_twice(writer: StoreWriter) -> None:
+    writer.insert(chain([1, 2]))
+    writer.owners.clear()
+    writer.insert(chain([1, 2, 3]))
+
+
 FALSEHOODS: list[tuple[Callable[[StoreWriter], None], str]] = [
     (_two_with_one_sequence, "sequence"),
     (_superseding_another_path, "supersedes"),
-    (_superseding_nothing, "supersedes"),
+    (_superseding_nothing, "supersedes duplicate"),
     (_orphan, "orphan"),
     (_wrong_parent, "parent"),
     (_unnamed_namespace, "namespace"),
     (_late_namespace, "namespace"),
     (_leaving_no_owner, "owner"),
+    (_introducing_twice, "duplicate"),
 ]
 
 
-@pytest.mark.parametrize(("write", "code"), FALSEHOODS)
-def test_false_records_are_found(tmp_path: Path, write: Callable[[StoreWriter], None], code: str) -> None:
+@pytest.mark.parametrize(("write", "codes_found"), FALSEHOODS)
+def test_false_records_are_found(tmp_path: Path, write: Callable[[StoreWriter], None], codes_found: str) -> None:
     writer = StoreWriter(tmp_path / "s")
     writer.new_file()
     write(writer)
     writer.commit()
     writer.mark()
-    assert {found for _, found in codes(verify_store(writer.path))} == {code}
+    assert {found for _, found in codes(verify_store(writer.path))} == set(codes_found.split())
 
 
 @pytest.mark.parametrize("write", [_unlawful_lengths, _unknown_type])
@@ -518,16 +525,16 @@ def test_a_store_that_is_being_written_is_clean_and_can_be_dumped(tmp_path: Path
     try:
         while not (tmp_path / "s" / LOG_1).exists():
             stop.wait(0.01)
-        for _ in range(4):
+        segments = 0
+        while segments < 40:
             report = verify_store(tmp_path / "s")
             assert report.faults == []
+            segments = report.segments
             assert CliRunner().invoke(dump, [str(tmp_path / "s"), "--entries"]).exit_code == 0
     finally:
         stop.set()
         thread.join()
-    report = verify_store(tmp_path / "s")
-    assert report.faults == []
-    assert report.segments > 10
+    assert verify_store(tmp_path / "s").faults == []
 
 
 def test_a_store_at_rest_is_checked_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Ordinals = npt.NDArray[np.int64]
 
+DECOY = 1 << 48
+"""Added to an ordinal, gives one that no block has."""
+
 NO_ORDINALS: Ordinals = np.zeros(0, dtype=np.int64)
 
 
@@ -113,6 +116,11 @@ def locations_of(ordinals: Ordinals, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         mixed[:, word] = splitmix64(ordinals.astype(np.uint64) + np.uint64(word << 56))
     rows = np.ascontiguousarray(mixed.view(np.uint8).reshape(len(ordinals), words * 8)[:, : dtype.itemsize])
     return rows.reshape(-1).view(dtype)
+
+
+def decoys_of(ordinals: Ordinals, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Locations that no block has: what an insertion offers for blocks that are held, and a store must not take."""
+    return locations_of(ordinals + DECOY, dtype)
 
 
 def _key(tokens: npt.NDArray[Any]) -> bytes:

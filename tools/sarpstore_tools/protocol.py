@@ -28,6 +28,7 @@ class StoreOptions(msgspec.Struct, frozen=True):
 
     hash: Literal["sha256", "mmh3"] = "sha256"
     durability: Literal["interval", "always", "never"] = "interval"
+    sync_interval_ms: int = 50
 
 
 class ServeJob(msgspec.Struct, tag=True, kw_only=True):
@@ -82,9 +83,13 @@ class Latency(msgspec.Struct):
 
 
 class Finished(msgspec.Struct, tag=True, kw_only=True):
-    """What a replay found. Tokens are counted in whole blocks; `stats` are the engine's counters after `sync()`."""
+    """What a replay found; `answers` were compared with the oracle's, `stats` are the counters after `sync()`.
+
+    Matched, held and lost tokens are those of whole blocks.
+    """
 
     turns: int
+    answers: int
     prompt_tokens: int
     inserted_tokens: int
     matched_tokens: int
@@ -188,7 +193,10 @@ class Child:
 
     def __init__(self, job: ServeJob | RecoverJob) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sarpstore_tools.serving"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            # -P: a folder named sarpstore where the command is run must not stand in for the package.
+            [sys.executable, "-P", "-m", "sarpstore_tools.serving"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None

@@ -36,7 +36,11 @@ class Recovery(msgspec.Struct, kw_only=True):
     whole_ms: float
     answers_before_kill: int
     tries: int
-    page_cache: str
+    cache_drop: str
+    """How the page cache was dropped."""
+    cached_pages: int
+    """Pages of the store's files that were still in the page cache after that, of `pages`."""
+    pages: int
     checked: int
     wrong: int
     lost_tokens: int
@@ -76,7 +80,7 @@ def kill_and_recover(serving: Child, job: RecoverJob) -> Recovery:
         answers = _wait_for_answers(serving)
         time.sleep(random.uniform(*KILL_AFTER_SECONDS))  # noqa: S311 (no secret)
         noticed_ms = _kill(serving)
-        page_cache = drop_page_cache(Path(job.store))
+        cache_drop, cached_pages, pages = drop_page_cache(Path(job.store))
         start = time.perf_counter()
         standby.channel.send(Open())
         recovered = receive(standby)
@@ -94,7 +98,9 @@ def kill_and_recover(serving: Child, job: RecoverJob) -> Recovery:
         whole_ms=whole_ms,
         answers_before_kill=answers.answers,
         tries=recovered.tries,
-        page_cache=page_cache,
+        cache_drop=cache_drop,
+        cached_pages=cached_pages,
+        pages=pages,
         checked=rechecked.checked,
         wrong=rechecked.wrong + answers.wrong,
         lost_tokens=rechecked.lost_tokens,
@@ -123,8 +129,8 @@ def _kill(serving: Child) -> float:
     return noticed_ms
 
 
-def drop_page_cache(folder: Path) -> str:
-    """Drop what the kernel caches of the files below `folder`; says how, and how much of them is still cached.
+def drop_page_cache(folder: Path) -> tuple[str, int, int]:
+    """Drop what the kernel caches of the files below `folder`: how, pages that are still cached, and all their pages.
 
     Every file is written through first (a dirty page cannot be dropped); a killed process's writes are in the
     kernel anyway, so this saves nothing that the kill would have lost.
@@ -145,7 +151,7 @@ def drop_page_cache(folder: Path) -> str:
             DROP_CACHES.write_text("1\n")
             how = "posix_fadvise and drop_caches"
             left, pages = _resident(files)
-    return f"dropped by {how}; {left} of {pages} pages left"
+    return how, left, pages
 
 
 def _resident(files: list[Path]) -> tuple[int, int]:

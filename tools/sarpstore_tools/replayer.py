@@ -9,8 +9,11 @@ alternates from wave to wave. Reads are counted for the two kinds apart, by the 
 phase; a read counts wherever it was served from, so that the second match is not the cheaper one for being second.
 Latencies and the time of a request are taken from the match that came first and from the insertion.
 
-Locations are made from the oracle's ordinals; for blocks that are held, an insertion passes the location that they
-have, as a server does. Checking is not timed.
+Locations are made from the oracle's ordinals. For blocks that are held when a wave's insertions begin, an insertion offers
+others (decoys): a block keeps the location of its first insertion, so a store that overwrites it is found out.
+
+After every wave the event loop gets a turn, as it does in a server, which waits for its model: commits are due by the
+clock, and the log is written while the next wave runs. Checking is not timed.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sarpstore_tools.counters import as_dict, reads_of
-from sarpstore_tools.oracle import Oracle, locations_of
+from sarpstore_tools.oracle import Oracle, decoys_of, locations_of
 from sarpstore_tools.protocol import Finished, Latency, Progress
 from sarpstore_tools.traces.model import TOKEN_BLOCK, Turn
 
@@ -116,6 +119,7 @@ class Replayer:
         for place, locations in enumerate(kinds):
             await self._match(wave, expected, locations=locations, first=place == 0)
         await self._insert(wave)
+        await asyncio.sleep(0)
         self._waves += 1
         self._turns += len(wave)
 
@@ -138,8 +142,14 @@ class Replayer:
 
     async def _insert(self, wave: list[Turn]) -> None:
         calls: list[Awaitable[Any]] = []
+        # Not renewed within the wave: of two insertions of one new block, either may come first.
+        held = self.oracle.blocks
         for turn in wave:
-            rows = locations_of(self.oracle.insert(turn.namespace, turn.insert), self._dtype)
+            ordinals = self.oracle.insert(turn.namespace, turn.insert)
+            # Held blocks come first: they are the prefix.
+            count = int(np.count_nonzero(ordinals < held))
+            rows = locations_of(ordinals, self._dtype)
+            rows[:count] = decoys_of(ordinals[:count], self._dtype)
             calls.append(self._namespace(turn).insert(turn.insert, rows))
             self._inserted_tokens += len(turn.insert)
         _, nanoseconds, seconds = await _timed(calls)
@@ -160,6 +170,7 @@ class Replayer:
         """Everything that was gathered, and the store's counters as they are now."""
         return Finished(
             turns=self._turns,
+            answers=sum(self._matches.values()),
             prompt_tokens=self._prompt_tokens,
             inserted_tokens=self._inserted_tokens,
             matched_tokens=self._matched_tokens,

@@ -1,4 +1,7 @@
-"""The summary of a replay: tables for people, JSON lines for programs."""
+"""The summary of a replay: tables for people, JSON lines for programs.
+
+Tables fit into `WIDTH` columns; their last row says what is good. What a column means is in the caption below it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from sarpstore_tools.counters import stat
@@ -14,6 +19,11 @@ if TYPE_CHECKING:
     from sarpstore_tools.protocol import Finished, Latency
     from sarpstore_tools.recovery import Recovery
 
+WIDTH = 100
+"""Columns that the summary takes at most."""
+
+LABEL_WIDTH = 18
+
 BLOCK_ID_BYTES = 16
 LOCATION_BYTES = 14
 ENTRY_BYTES = 16
@@ -21,6 +31,13 @@ ENTRY_BYTES = 16
 
 RECORD_BYTES_A_BLOCK = 32
 """A full segment record's bytes over its 64 blocks: header, ids and locations."""
+
+SLACK_SEGMENTS_MIN = 10_000
+"""Below this many entries the directory's fixed parts show, and its slack says nothing."""
+
+READS_LENGTH_MAX = 1.05
+DIRECTORY_BYTES_MAX = 1.0
+SLACK_MAX = 1.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,27 +50,45 @@ class Row:
     recovery: Recovery | None
 
     @property
+    def wrong(self) -> int:
+        """Wrong answers, before the kill and after it."""
+        return self.replay.wrong + (self.recovery.wrong if self.recovery else 0)
+
+    @property
+    def lost_tokens(self) -> int:
+        """Tokens that were held and not found, before the kill and after it."""
+        return self.replay.lost_tokens + (self.recovery.lost_tokens if self.recovery else 0)
+
+    @property
     def is_clean(self) -> bool:
-        """Whether no answer was wrong and nothing was lost, before the kill and after it."""
-        before, after = self.replay, self.recovery
-        return not (before.wrong or before.lost_tokens or (after and (after.wrong or after.lost_tokens)))
+        """Whether no answer was wrong and nothing was lost."""
+        return not (self.wrong or self.lost_tokens)
+
+    @property
+    def answers(self) -> int:
+        """Answers that were compared with the oracle's."""
+        recovery = self.recovery
+        return self.replay.answers + (recovery.checked + recovery.answers_before_kill if recovery else 0)
 
 
 def derived(row: Row) -> dict[str, float]:
     """The ratios of the summary.
 
-    Blocks are the oracle's unique ones. `written_over_payload` is log bytes over ids and locations alone (30 bytes a
-    block), `written_over_records` over a full record's share (32 bytes).
+    Blocks are the oracle's unique ones. `log_over_ids_and_locations` is log bytes over ids and locations alone (30
+    bytes a block), `log_over_full_segments` over a block's share in a full segment (32 bytes). Checkpoints are apart.
     """
     replay = row.replay
     blocks = max(1, replay.unique_blocks)
-    directory, written = stat(replay.stats, "directory_bytes"), stat(replay.stats, "log_bytes")
+    directory, log = stat(replay.stats, "directory_bytes"), stat(replay.stats, "log_bytes")
     return {
         "requests_per_second": replay.turns / replay.seconds if replay.seconds else 0.0,
+        "requests_a_commit": replay.turns / max(1, stat(replay.stats, "commits")),
         "directory_bytes_a_block": directory / blocks,
         "directory_slack": directory / max(1, ENTRY_BYTES * stat(replay.stats, "segments")),
-        "written_over_payload": written / (blocks * (BLOCK_ID_BYTES + LOCATION_BYTES)),
-        "written_over_records": written / (blocks * RECORD_BYTES_A_BLOCK),
+        "log_over_ids_and_locations": log / (blocks * (BLOCK_ID_BYTES + LOCATION_BYTES)),
+        "log_over_full_segments": log / (blocks * RECORD_BYTES_A_BLOCK),
+        "superseded_share": stat(replay.stats, "dead_bytes") / max(1, log),
+        "checkpoint_bytes": max(0, stat(replay.stats, "written_bytes") - log),
     }
 
 
@@ -64,33 +99,64 @@ def as_json(row: Row) -> str:
 
 
 def tables(rows: list[Row]) -> list[Table]:
-    """The summary: answers, speed, space and recovery; one row a trace in each."""
+    """The summary: answers, speed, reads and bytes, and recovery; one row a trace in each."""
     made = [_answers(rows), _speed(rows), _space(rows)]
     if any(row.recovery for row in rows):
         made.append(_recovery(rows))
     return made
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("trace")
-    for column in columns:
-        table.add_column(column, justify="right")
+def verdict(rows: list[Row]) -> str:
+    """One plain sentence: whether every answer was right."""
+    answers = f"{sum(row.answers for row in rows):,} answers"
+    if all(row.is_clean for row in rows):
+        return f"Every answer was right: {answers} compared with an exact oracle, none wrong, no token lost."
+    wrong, lost = sum(row.wrong for row in rows), sum(row.lost_tokens for row in rows)
+    where = ", ".join(row.label for row in rows if not row.is_clean)
+    return f"NOT every answer was right: of {answers}, {wrong:,} wrong; {lost:,} tokens lost ({where})."
+
+
+def _table(title: str, caption: str, *columns: tuple[str, str]) -> Table:
+    """A table of traces with these columns: (heading, what is good)."""
+    has_footer = any(good for _, good in columns)
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        caption=caption,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_footer=has_footer,
+        pad_edge=False,
+    )
+    table.add_column("trace", "good" if has_footer else "", max_width=LABEL_WIDTH, overflow="ellipsis", no_wrap=True)
+    for heading, good in columns:
+        table.add_column(heading, good, justify="right", no_wrap=True)
     return table
 
 
 def _answers(rows: list[Row]) -> Table:
-    table = _table("answers", "turns", "tokens", "matched", "oracle", "hit rate", "lost", "wrong")
+    table = _table(
+        "Answers",
+        "Matched: prompt tokens that the store found, in blocks of 16; held: those that an exact oracle finds.\n"
+        "Lost: held, but not found. Wrong: answers that name too much, or another location than was inserted.",
+        ("turns", ""),
+        ("prompt tokens", ""),
+        ("matched", "as held"),
+        ("held", ""),
+        ("hit rate", ""),
+        ("lost tokens", "0"),
+        ("wrong", "0"),
+    )
     for row in rows:
         r = row.replay
-        hit_rate = f"{100 * r.matched_tokens / max(1, r.prompt_tokens):.1f} %"
         table.add_row(
-            row.label,
+            escape(row.label),
             f"{r.turns:,}",
             f"{r.prompt_tokens:,}",
             f"{r.matched_tokens:,}",
             f"{r.oracle_tokens:,}",
-            hit_rate,
+            f"{100 * r.matched_tokens / max(1, r.prompt_tokens):.1f} %",
             _count(r.lost_tokens),
             _count(r.wrong),
         )
@@ -100,58 +166,84 @@ def _answers(rows: list[Row]) -> Table:
 def _speed(rows: list[Row]) -> Table:
     percentiles = "p50 / p99 / p99.9"
     table = _table(
-        "speed (µs)",
-        "requests/s",
-        f"match, length\n{percentiles}",
-        f"match, locations\n{percentiles}",
-        f"insert\n{percentiles}",
-        "reads a match\nlength / locations",
+        "Speed (latencies in µs)",
+        "A request is a match and an insertion, one core, checks not counted; more is better. Latencies: less is.",
+        ("requests/s", ""),
+        (f"match: length\n{percentiles}", ""),
+        (f"match: locations\n{percentiles}", ""),
+        (f"insert\n{percentiles}", ""),
     )
     for row in rows:
         r = row.replay
-        located = f"{r.reads_locations:.2f}" if r.match_locations.calls else "-"
         table.add_row(
-            row.label,
+            escape(row.label),
             f"{derived(row)['requests_per_second']:,.0f}",
             _latency(r.match_length),
             _latency(r.match_locations),
             _latency(r.insert),
-            f"{r.reads_length:.2f} / {located}",
         )
-    table.caption = "A request is one match and one insertion; checking the answers is not counted."
-    table.caption_justify = "left"
     return table
 
 
 def _space(rows: list[Row]) -> Table:
     table = _table(
-        "space", "blocks", "segments", "directory\nbytes a block", "slack", "written over\n30 B a block", "over 32 B"
+        "Reads, memory and bytes written",
+        "Records read a match, cached or not: for the length alone, and with locations (one round for all).\n"
+        f"Directory: memory a block; slack: over 16 bytes a segment, from {SLACK_SEGMENTS_MIN:,} segments on.\n"
+        "Log / blocks: log bytes over those of the unique blocks, ids and locations alone (30 B a block) or in full\n"
+        "segments (32 B). What is above 1 is page padding (more requests a commit: less of it) and superseded\n"
+        "segments: those of which a later turn wrote a longer version, their share of the log is beside.",
+        ("unique\nblocks", ""),
+        ("segments", ""),
+        ("reads a match\nlength", f"≤ {READS_LENGTH_MAX}"),
+        ("\nlocations", ""),
+        ("directory\nB/block", f"≤ {DIRECTORY_BYTES_MAX}"),
+        ("\nslack", f"≤ {SLACK_MAX}"),
+        ("requests\na commit", ""),
+        ("log / blocks\nof 30 B", "near 1"),
+        ("\nof 32 B", "near 1"),
+        ("\nsuperseded", ""),
     )
+    table.padding = (0, 1, 0, 0)
     for row in rows:
-        ratios = derived(row)
+        r, ratios = row.replay, derived(row)
+        segments = stat(r.stats, "segments")
         table.add_row(
-            row.label,
-            f"{row.replay.unique_blocks:,}",
-            f"{stat(row.replay.stats, 'segments'):,.0f}",
-            f"{ratios['directory_bytes_a_block']:.2f}",
-            f"{ratios['directory_slack']:.2f}",
-            f"{ratios['written_over_payload']:.2f}",
-            f"{ratios['written_over_records']:.2f}",
+            escape(row.label),
+            f"{r.unique_blocks:,}",
+            f"{segments:,.0f}",
+            _ratio(r.reads_length, READS_LENGTH_MAX),
+            f"{r.reads_locations:.2f}" if r.match_locations.calls else "-",
+            _ratio(ratios["directory_bytes_a_block"], DIRECTORY_BYTES_MAX),
+            _ratio(ratios["directory_slack"], SLACK_MAX) if segments >= SLACK_SEGMENTS_MIN else "-",
+            f"{ratios['requests_a_commit']:,.1f}",
+            f"{ratios['log_over_ids_and_locations']:.2f}",
+            f"{ratios['log_over_full_segments']:.2f}",
+            f"{100 * ratios['superseded_share']:.0f} %",
         )
     return table
 
 
 def _recovery(rows: list[Row]) -> Table:
     table = _table(
-        "recovery after kill -9 (ms to the first right answer)", "from kill", "from open()", "checked", "lost", "wrong"
+        "Recovery after kill -9 (in ms)",
+        "To the first right answer of another process, with the page cache dropped; then sampled turns, and the last\n"
+        "ones before the kill, are asked again. Less is better.",
+        ("from the kill", ""),
+        ("from open()", ""),
+        ("pages still cached", "0"),
+        ("asked again", ""),
+        ("lost tokens", "0"),
+        ("wrong", "0"),
     )
     for row in rows:
         if (r := row.recovery) is None:
             continue
         table.add_row(
-            row.label,
+            escape(row.label),
             f"{r.whole_ms:.1f}",
             f"{r.answer_ms:.1f}",
+            f"{r.cached_pages:,} of {r.pages:,}",
             f"{r.checked:,}",
             _count(r.lost_tokens),
             _count(r.wrong),
@@ -161,6 +253,10 @@ def _recovery(rows: list[Row]) -> Table:
 
 def _count(number: int) -> str:
     return f"[bold red]{number:,}[/]" if number else "0"
+
+
+def _ratio(value: float, most: float) -> str:
+    return f"{value:.2f}" if round(value, 2) <= most else f"[bold red]{value:.2f}[/]"
 
 
 def _latency(latency: Latency) -> str:

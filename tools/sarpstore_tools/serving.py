@@ -72,7 +72,9 @@ def _loop_factory() -> LoopFactory | None:
 
 def _open(store: str, options: StoreOptions) -> Any:
     """What `sarpstore.open` gives: to be awaited, or entered."""
-    return sarpstore.open(store, hash=options.hash, durability=options.durability)
+    return sarpstore.open(
+        store, hash=options.hash, durability=options.durability, sync_interval_ms=options.sync_interval_ms
+    )
 
 
 async def _serve(job: ServeJob, channel: Channel) -> None:

@@ -21,10 +21,14 @@ from .specreader.structures import Statistics, parse_statistics, shown
 
 _GROUPS: Final = (
     ("held", ("blocks", "segments", "holders", "namespaces")),
-    ("memory", ("directory_bytes", "cache_bytes", "resident_bytes")),
-    ("matching", ("matches", "matched_blocks", "inserts")),
-    ("reads", ("reads", "reads_coalesced", "cache_hits", "io_backend", "loop_hold_ms_max")),
-    ("log", ("log_bytes", "dead_bytes", "synced_position", "checkpoint_position", "recovery_ms", "damaged_records")),
+    ("memory", ("directory_bytes", "cache_bytes", "resident_bytes", "unloaded_partitions")),
+    ("matching", ("matches", "matched_blocks", "inserts", "inserted_blocks")),
+    (
+        "reads",
+        ("reads", "reads_coalesced", "reads_joined", "records_read", "cache_hits", "io_backend", "loop_hold_ms_max"),
+    ),
+    ("log", ("log_bytes", "dead_bytes", "written_bytes", "commits", "synced_position", "checkpoint_position")),
+    ("state", ("checkpoints", "recovery_ms", "damaged_records", "failed")),
 )
 _POSITIONS: Final = frozenset({"synced_position", "checkpoint_position"})
 _MIBIBYTE: Final = 1 << 20

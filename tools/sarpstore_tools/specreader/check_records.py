@@ -34,6 +34,8 @@ def check_records(log: Log, faults: Faults) -> None:
     _plain_rules(segments, faults)
     _supersedes(log, segments, faults)
     _chains(segments, faults)
+    if not log.damaged:
+        _introduced_once(segments, faults)
     _namespaces(log, segments, faults)
     for file in log.files:
         _seals(log, file, faults)
@@ -151,6 +153,19 @@ def _chains(segments: Rows, faults: Faults) -> None:
     known = segments["key"] << np.uint64(6) | segments["d"]
     for row in left[~np.isin(left["left_key"] << np.uint64(6) | left["dp"], known)]:
         _report(faults, row, "owner", "no record owns the block at dp, which this one says it left", warning=True)
+
+
+def _introduced_once(segments: Rows, faults: Faults) -> None:
+    """A block is introduced once on its path; again only if a damaged record was taken for a miss, or superseded."""
+    current = segments[~np.isin(segments["position"], segments["supersedes"])]
+    ordered = current[np.argsort(current["key"], kind="stable")]
+    before, after = ordered[:-1], ordered[1:]
+    same = (before["words"] == after["words"]).all(axis=1)
+    for name in ("key", "root_key", "d"):
+        same &= before[name] == after[name]
+    for at in np.nonzero(same)[0].tolist():
+        meaning = f"introduces the same block as the record at {shown(int(before[at]['position']))}"
+        _report(faults, after[at], "duplicate", meaning, warning=True)
 
 
 def _is_parent(row: Any, key: int, d: int) -> bool:

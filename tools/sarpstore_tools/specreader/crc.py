@@ -133,8 +133,8 @@ def tail_crcs(states: U32, tails: U8, lengths: Integers) -> U32:
     out = states.copy()
     for length in np.unique(lengths[lengths > 0]).tolist():
         rows = np.nonzero(lengths == length)[0]
-        total = advance(length)(states[rows])
-        for at in range(length):
-            total ^= DISTANCE[length - 1 - at].take(tails[rows, at])
-        out[rows] = total
+        out[rows] = advance(length)(states[rows])
+    for at in range(int(lengths.max(initial=0))):
+        rows = np.nonzero(lengths > at)[0]
+        out[rows] ^= DISTANCE[lengths[rows] - 1 - at, tails[rows, at]]
     return out

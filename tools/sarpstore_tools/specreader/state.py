@@ -70,10 +70,17 @@ class Directory:
         elif old:
             old[0].position, old[0].n, old[0].dp = position, n, dp
         else:
-            mask = self.placeholders.pop(key, 0) if d == 0 else 0
+            mask = self._root_mask(key, bucket) if d == 0 else 0
             bucket.append(Entry(position, n, d, dp, mask))
         if d > 0:
             self._diverges(root_key, 1 << d // 4)
+
+    def _root_mask(self, key: int, bucket: list[Entry]) -> int:
+        """What all root entries with the key say together; placeholders among them go."""
+        mask = self.placeholders.pop(key, 0)
+        for entry in bucket:
+            mask |= entry.mask if entry.d == 0 else 0
+        return mask
 
     def _diverges(self, root_key: int, bit: int) -> None:
         roots = [entry for entry in self.entries.get(root_key, ()) if entry.d == 0]

@@ -1,0 +1,222 @@
+"""What the facades stand on: checks, counters, and the two operations, match and insert, over the present state."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sarpstore._blocks import BlockHasher
+from sarpstore._checkpoint import NamespaceEntry
+from sarpstore._engine.matcher import Queries
+from sarpstore._engine.results import Match
+from sarpstore._errors import ClosedError, ForkedError, InputError, NamespaceError, ReadOnlyError, WrongLoopError
+from sarpstore._kernel import ffi, lib, pointer
+from sarpstore._log.commits import CommitBuffer, namespace_record
+from sarpstore._log.gather import INSERT_WINDOWS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sarpstore._engine.state import State
+    from sarpstore._options import Options
+
+__all__ = ["Core", "Key", "Sequenced"]
+
+_HOLDER_MAX: Final = 0xFFFF_FFFF
+_PART_BLOCKS: Final = INSERT_WINDOWS_MAX * 64
+_PART_BLOCKS_MIN: Final = 64
+
+
+class Key(NamedTuple):
+    """A namespace as the engine knows it."""
+
+    name_space: int
+    name: str
+    adapter: str
+
+    def __str__(self) -> str:
+        return f"namespace {self.name!r}" + (f" (adapter {self.adapter!r})" if self.adapter else "")
+
+
+class Sequenced(NamedTuple):
+    """One sequence of block ids, (blocks, 16), and how many bytes its keys had before they became ids (0: no keys)."""
+
+    key: Key
+    ids: npt.NDArray[np.uint8]
+    key_bytes: int
+
+
+class Core:
+    """The operations of an open store, for the loop and the process that opened it."""
+
+    def __init__(self, state: State, options: Options) -> None:
+        self.state = state
+        self.options = options
+        self.hasher = BlockHasher(state.shape.hash, state.shape.block_tokens)
+        self.closed = False
+        self.matches = self.matched_blocks = self.records_read = 0
+        self.inserts = self.inserted_blocks = 0
+        self.holders: set[int] = set()
+        self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+
+    # --- checks
+
+    def check(self) -> None:
+        """UsageError where the store can't be called."""
+        path = self.state.folder.path
+        if self.closed:
+            raise ClosedError(f"{path} is closed")
+        if os.getpid() != self._pid:
+            raise ForkedError(f"{path} was opened by process {self._pid}; open it again in the child process")
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # estimates need no loop
+        if loop is not self._loop:
+            raise WrongLoopError(f"{path} was opened by another event loop")
+
+    def check_writable(self) -> None:
+        """ReadOnlyError or FailedError where nothing can be written, besides what `check` raises."""
+        self.check()
+        if self.options.read_only:
+            raise ReadOnlyError(f"{self.state.folder.path} was opened with read_only=True")
+        self.state.writer.check()
+
+    def _check_scheme(self, state: State, key: Key, key_bytes: int) -> None:
+        known = state.namespaces.get(key.name_space)
+        if known is None or not key_bytes:
+            return
+        if known.key_bytes != key_bytes:
+            raise NamespaceError(f"{key} has ids made from keys of {known.key_bytes} bytes; these have {key_bytes}")
+        if (known.name, known.adapter) != (key.name, key.adapter):
+            raise NamespaceError(f"{key} has the same 64 bits as namespace {known.name!r}: choose another salt")
+
+    # --- matching
+
+    async def match(self, batch: Sequence[Sequenced], *, locations: bool, holder: int) -> list[Match]:
+        """Match all sequences of the batch."""
+        _check_holder(holder)
+        state = self.state
+        queries = Queries(len(batch))
+        dtype = state.shape.location_dtype if locations else None
+        for key, ids, key_bytes in batch:
+            self._check_scheme(state, key, key_bytes)
+            queries.add(ids, key.name_space, holder, dtype)
+        state.users += 1
+        try:
+            await state.matcher.match(queries)
+        finally:
+            state.users -= 1
+            state.close_if_unused()
+        self.matches += len(batch)
+        return [self._answer(queries, i, sequenced.ids) for i, sequenced in enumerate(batch)]
+
+    def _answer(self, queries: Queries, index: int, ids: npt.NDArray[np.uint8]) -> Match:
+        answer = queries.c[index]
+        matched = int(answer.matched)
+        self.matched_blocks += matched
+        self.records_read += answer.records
+        return Match(matched, ids, queries.locations[index], self.state.shape.block_tokens)
+
+    def estimate(self, sequenced: Sequenced, holder: int) -> tuple[int, int]:
+        """(at least, at most) blocks from memory alone."""
+        _check_holder(holder)
+        queries = Queries(1)
+        queries.add(sequenced.ids, sequenced.key.name_space, holder, None)
+        bounds = ffi.new("uint32_t[2]")
+        lib.sarp_estimate(self.state.directory.c, queries.c, bounds, bounds + 1)
+        return bounds[0], bounds[1]
+
+    # --- inserting
+
+    async def insert(self, sequenced: Sequenced, rows: npt.NDArray[Any], holder: int) -> int:
+        """Hold all blocks; how many are new."""
+        _check_holder(holder)
+        state = self.state
+        self._check_scheme(state, sequenced.key, sequenced.key_bytes)
+        new = 0
+        if len(rows):
+            queries = Queries(1)
+            queries.add(sequenced.ids, sequenced.key.name_space, holder, None)
+            new = await self._insert_in_parts(sequenced, queries, rows)
+            self.holders.add(holder)
+        self.inserts += 1
+        self.inserted_blocks += new
+        if self.options.durability == "always":
+            # What was held already may be in a commit that is not synced yet: the call answers for it too.
+            await state.writer.durable(state.gatherer.newest_commit)
+        return new
+
+    async def _insert_in_parts(self, sequenced: Sequenced, queries: Queries, rows: npt.NDArray[Any]) -> int:
+        """Insert so much at a time as a commit is sure to hold; what is in is a prefix at every moment."""
+        query = queries.c + 0
+        if self.state.matcher.damaged:
+            # A length can be proved past a damaged record, locations can't. Ask for both, so that what is inserted
+            # again after damage can be located again.
+            repaired = np.empty_like(rows)
+            query.locations = pointer("uint8_t *", repaired)
+        source = pointer("uint8_t *", rows)
+        total, new, part = len(rows), 0, _PART_BLOCKS
+        limit = min(total, part)
+        while True:
+            query.blocks = limit
+            status = await self._insert_step(sequenced, query, source)
+            if status == lib.SARP_OK:
+                new += limit - int(query.matched)
+                if limit == total:
+                    return new
+                limit = min(total, limit + part)
+            elif status == lib.SARP_FULL:
+                # Room is reserved for all windows of a part beforehand: near the bound, ask for one at a time.
+                if part == _PART_BLOCKS_MIN:
+                    raise self.state.directory.full_error()
+                part = _PART_BLOCKS_MIN
+                limit = min(total, query.matched + part)
+            else:
+                # Less is held than the last part left behind (damage): begin again from there.
+                limit = min(total, query.matched + part)
+
+    async def _insert_step(self, sequenced: Sequenced, query: Any, rows: Any) -> int:
+        """Insert query.blocks blocks: SARP_OK, SARP_FULL, or SARP_NO_ROOM if no commit can take them at once."""
+        state = self.state
+
+        def step(needs: Any) -> int:
+            # Chosen anew at every try: another commit may gather by now.
+            commit = state.gatherer.buffer
+            before = commit.records
+            if not _namespace_written(state, sequenced, commit):
+                return int(lib.SARP_NO_ROOM)
+            status = int(lib.sarp_insert(state.directory.c, state.pages.c, query, rows, commit.c, needs))
+            if commit.records > before:
+                state.writer.gathered()
+            return status
+
+        while True:
+            state.writer.check()
+            status = await state.matcher.decide(step)
+            if status < 0:
+                raise AssertionError(f"the kernel answered {status} to an insertion")
+            if status != int(lib.SARP_NO_ROOM) or not state.gatherer.records:
+                return status
+            await state.writer.make_room()
+
+
+def _namespace_written(state: State, sequenced: Sequenced, commit: CommitBuffer) -> bool:
+    """Put the namespace's record before its first segment; False if the commit has no room for it."""
+    key = sequenced.key
+    if key.name_space in state.namespaces:
+        return True
+    if not commit.append(namespace_record(sequenced.key_bytes, key.name, key.adapter, key.name_space)):
+        return False
+    state.namespaces[key.name_space] = NamespaceEntry(key.name_space, sequenced.key_bytes, key.name, key.adapter)
+    return True
+
+
+def _check_holder(holder: int) -> None:
+    if not isinstance(holder, int | np.integer) or isinstance(holder, bool) or not 0 <= holder <= _HOLDER_MAX:
+        raise InputError(f"holder={holder!r}: an integer from 0 to 2**32 - 1")

@@ -1,0 +1,121 @@
+"""The Namespace facade: matching and inserting sequences of one namespace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from sarpstore._blocks import as_ids, as_locations, as_tokens, canonical_root
+from sarpstore._engine.core import Core, Key, Sequenced
+from sarpstore._errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from sarpstore._engine.results import Match
+
+__all__ = ["Namespace"]
+
+# The store's own ids, and an engine's of the same length, are one scheme.
+_NATIVE_KEY_BYTES: Final = 16
+_NAME_BYTES_MAX: Final = 1024
+
+
+class Namespace:
+    """What must never mix with others: model, tokenizer, dtype, adapter, tenant. Made by `Store.namespace`.
+
+    Tokens are anything that numpy reads as integers, or little-endian u32 bytes; only whole blocks count. Ids are
+    (blocks, 16) uint8, or an engine's keys: equally long bytes, or 64-bit integers. All calls speak of one `holder`.
+    """
+
+    __slots__ = ("_core", "_key", "_root")
+
+    def __init__(self, core: Core, name: str, adapter: str, salt: bytes) -> None:
+        if not isinstance(name, str) or not isinstance(adapter, str) or not isinstance(salt, bytes):
+            raise InputError("namespace: name and adapter are str, salt is bytes")
+        _check_text("name", name)
+        _check_text("adapter", adapter)
+        self._core = core
+        self._root = canonical_root(core.state.shape.hash, name, adapter, salt)
+        self._key = Key(int.from_bytes(self._root[:8], "little"), name, adapter)
+
+    @property
+    def name(self) -> str:
+        return self._key.name
+
+    @property
+    def adapter(self) -> str:
+        return self._key.adapter
+
+    async def match(self, tokens: Any, *, locations: bool = True, holder: int = 0) -> Match:
+        """How many of the tokens' leading blocks are held, with their ids and, unless told otherwise, locations.
+
+        After damage, fewer blocks may have a location than a match without locations claims: those that can be located
+        are returned, and inserting the others again mends it. InputError for tokens that are none; UsageError for a
+        store that can't be called from here.
+        """
+        self._core.check()
+        return (await self._core.match([await self.hashed(tokens)], locations=locations, holder=holder))[0]
+
+    async def match_ids(self, ids: Any, *, locations: bool = True, holder: int = 0) -> Match:
+        """The same for block ids that the caller has: each must name the whole prefix that ends with its block."""
+        self._core.check()
+        return (await self._core.match([self.sequenced(ids)], locations=locations, holder=holder))[0]
+
+    async def insert(self, tokens: Any, locations: Any, *, holder: int = 0) -> int:
+        """Hold the tokens' whole blocks; `locations` has a row for each. Returns how many blocks are new.
+
+        Blocks that are held already keep the location that they have. When the call returns, the insertion can be
+        matched; how durable it is then, `durability` says. LimitError past `directory_bytes_max`; FailedError after a
+        failed write.
+        """
+        self._core.check_writable()
+        values = as_tokens(tokens)
+        shape = self._core.state.shape
+        rows = as_locations(locations, shape.location_dtype, len(values) // shape.block_tokens)
+        return await self._core.insert(await self.hashed(values), rows, holder)
+
+    async def insert_ids(self, ids: Any, locations: Any, *, holder: int = 0) -> int:
+        """The same for block ids that the caller has."""
+        self._core.check_writable()
+        sequenced = self.sequenced(ids)
+        rows = as_locations(locations, self._core.state.shape.location_dtype, len(sequenced.ids))
+        return await self._core.insert(sequenced, rows, holder)
+
+    def estimate(self, tokens: Any, *, holder: int = 0) -> tuple[int, int]:
+        """(at least, at most) blocks that match, from memory alone: no I/O. Right as long as no record is damaged."""
+        self._core.check()
+        return self._core.estimate(Sequenced(self._key, self.block_ids(tokens), _NATIVE_KEY_BYTES), holder)
+
+    def block_ids(self, tokens: Any) -> npt.NDArray[np.uint8]:
+        """The ids (blocks, 16) of the tokens' whole blocks."""
+        return self._core.hasher.hash(self._root, as_tokens(tokens))
+
+    async def hashed(self, tokens: Any) -> Sequenced:
+        """The tokens' block ids; long sequences let the event loop run in between."""
+        values = as_tokens(tokens)
+        hasher = self._core.hasher
+        if hasher.fits_one_slice(values):
+            ids = hasher.hash(self._root, values)
+        else:
+            ids = await hasher.hash_in_slices(self._root, values)
+        return Sequenced(self._key, ids, _NATIVE_KEY_BYTES)
+
+    def sequenced(self, ids: Any) -> Sequenced:
+        """Ids that the caller has, as the engine takes them."""
+        return Sequenced(self._key, *as_ids(ids))
+
+    def belongs_to(self, core: Core) -> bool:
+        return self._core is core
+
+    def __repr__(self) -> str:
+        return f"Namespace({self.name!r}, adapter={self.adapter!r})"
+
+
+def _check_text(label: str, text: str) -> None:
+    try:
+        length = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InputError(f"namespace: {label} is not valid Unicode ({error})") from None
+    if length > _NAME_BYTES_MAX:
+        raise InputError(f"namespace: {label} has {length:,} bytes; at most {_NAME_BYTES_MAX:,}")

@@ -1,0 +1,43 @@
+"""Users see one name, `sarpstore`, with a sorted `__all__` that is the whole of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import sarpstore
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+
+
+def test_all_is_sorted_and_complete() -> None:
+    assert sarpstore.__all__ == sorted(sarpstore.__all__)
+    public = {name for name in vars(sarpstore) if not name.startswith("_")}
+    assert set(sarpstore.__all__) == public
+
+
+def test_every_public_thing_has_a_docstring() -> None:
+    for name in sarpstore.__all__:
+        thing = getattr(sarpstore, name)
+        if isinstance(thing, type) or callable(thing):
+            assert (thing.__doc__ or "").strip(), name
+    for cls in (sarpstore.Store, sarpstore.Namespace, sarpstore.Match):
+        for name, member in vars(cls).items():
+            if not name.startswith("_") and callable(member):
+                assert (member.__doc__ or "").strip(), f"{cls.__name__}.{name}"
+
+
+def test_every_error_stands_in_the_drawn_hierarchy() -> None:
+    from sarpstore import _errors
+
+    drawn = set(re.findall(r"\w+Error", _errors.__doc__ or ""))
+    assert drawn == {name for name in _errors.__all__ if name.endswith("Error")} | {"ValueError", "OSError"}
+
+
+def test_the_readme_example_runs(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    [example] = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert len([line for line in example.splitlines() if line.strip()]) <= 14
+    monkeypatch.chdir(tmp_path)
+    out: list[str] = []
+    exec(compile(example, "README.md", "exec"), {"print": lambda *a: out.append(" ".join(map(str, a))), "__name__": "x"})  # noqa: S102
+    assert out, "the example prints what it found"

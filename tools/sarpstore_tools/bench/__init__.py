@@ -1,0 +1,22 @@
+"""`sarpstore bench`: speed on one core, memory of the directory, recovery after a kill."""
+
+from __future__ import annotations
+
+import click
+
+from sarpstore_tools.bench.core import core_command
+from sarpstore_tools.bench.directory import directory_command
+#from sarpstore_tools.bench.recovery import recovery_command
+
+
+@click.group(short_help="Measure speed, memory and recovery.")
+def bench() -> None:
+    """Measure, and compare each figure with its target.
+
+    Exit status: 0 if every target was met, 1 if one was missed or an answer was wrong, 2 if it could not be measured.
+    """
+
+
+bench.add_command(core_command)
+bench.add_command(directory_command)
+#bench.add_command(recovery_command)
