@@ -97,13 +97,12 @@ class Checkpointer:
             number = self.number = self.number + 1
             start, commit, sequence = self._gatherer.place()
             head = CheckpointHead(self._uuid, number, start, 0, commit, sequence)
-            files = np.flatnonzero(self._directory.slot_files[: self._directory.c.slot_count])
-            head.slots = {int(slot): int(self._directory.slot_files[slot]) for slot in files}
             imaged: list[int] = []
             try:
                 await self._write_images(head, imaged)
                 await self._log.sync()
-                head.synced = self._log.synced_position
+                head.synced = max(start, self._log.synced_position)
+                head.slots = self._slots()
                 head.namespaces = list(self._namespaces())
                 data = head.encode()
                 await self._scheduler.run(_publish, self._folder, fmt.checkpoint_name(number), data)
@@ -114,6 +113,11 @@ class Checkpointer:
             self.position = start
             self._loader.places = {(int(row["prefix"]), int(row["depth"])): row for row in head.partitions}
             await self._scheduler.run(_remove_old, self._folder, number)
+
+    def _slots(self) -> dict[int, int]:
+        """The slots of the files that exist."""
+        files = self._directory.slot_files[: self._directory.c.slot_count].tolist()
+        return {slot: number for slot, number in enumerate(files) if number and number != self._gatherer.unborn_file}
 
     async def _write_images(self, head: CheckpointHead, imaged: list[int]) -> None:
         """Image the partitions in order of prefix.

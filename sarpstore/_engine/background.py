@@ -49,7 +49,7 @@ class Background:
         self._tasks = [self._start(state.loader.load_all, "loader")]
         if state.log is not None:
             self._tasks.append(self._start(self._checkpoint_when_due, "checkpoints"))
-            self._tasks.append(self._start(self._publish, "statistics"))
+            self._tasks.append(self._start(self._publish_each_second, "statistics"))
 
     def _make_checkpointer(self, state: State) -> Checkpointer:
         return Checkpointer(
@@ -103,13 +103,15 @@ class Background:
         """End all work; checkpoint once more if there is anything new, so that the next open replays nothing."""
         await self._cancel()
         writer = self._state.log
-        if writer is None or writer.failure is not None or not self._log_bytes_since():
+        if writer is None or writer.failure is not None:
             return
-        try:
-            await self.checkpoint()
-        except SarpError as error:
-            # The log has everything; the next open reads more of it.
-            _log.warning("no checkpoint at close: %s", error)
+        if self._log_bytes_since():
+            try:
+                await self.checkpoint()
+            except SarpError as error:
+                # The log has everything; the next open reads more of it.
+                _log.warning("no checkpoint at close: %s", error)
+        await self._publish()
 
     async def _cancel(self) -> None:
         for task in self._tasks:
@@ -136,15 +138,16 @@ class Background:
             except SarpError as error:
                 _log.warning("a checkpoint failed, the last one stands: %s", error)
 
-    async def _publish(self) -> None:
+    async def _publish_each_second(self) -> None:
         while True:
-            try:
-                await self._state.scheduler.run(
-                    publish_stats, self._state.folder, self._state.shape.uuid, self._stats()
-                )
-            except SarpError as error:
-                _log.debug("the statistics were not published: %s", error)
+            await self._publish()
             await asyncio.sleep(_PUBLISH_S)
+
+    async def _publish(self) -> None:
+        try:
+            await self._state.scheduler.run(publish_stats, self._state.folder, self._state.shape.uuid, self._stats())
+        except SarpError as error:
+            _log.debug("the statistics were not published: %s", error)
 
 
 def _last_number(folder: Folder) -> int:

@@ -155,6 +155,7 @@ class Gatherer:
         """End the gathering commit; `synced` is what its commit record may say. Needs `can_freeze`."""
         buffer = self.buffer
         buffer.finish(self._directory, synced, flags)
+        self._pages.trim_range(buffer.first_key, buffer.pages)
         self.dead_bytes += self._superseded_bytes(buffer.changes)
         self._summary.append(summary_of(buffer.changes))
         self._note_end(buffer)
@@ -187,8 +188,17 @@ class Gatherer:
         self._free.append(buffer)
 
     def place(self) -> tuple[int, int, int]:
-        """Position at which the gathering commit begins, the last commit's number, the first sequence number."""
-        return self.buffer.begin_position, self._end.commit, self._end.sequence
+        """A commit boundary before everything that is gathering, the last commit's number, the next sequence number.
+
+        While the gathering commit's file does not exist yet, that is the end of the one before.
+        """
+        unborn = self._header is not None and self._end.position
+        return self._end.position if unborn else self.buffer.begin_position, self._end.commit, self._end.sequence
+
+    @property
+    def unborn_file(self) -> int:
+        """Number of the file that will be made when the gathering commit is written; 0: it exists."""
+        return self.buffer.file_number if self._header is not None else 0
 
     def _note_end(self, buffer: CommitBuffer) -> None:
         self._end.commit = buffer.number

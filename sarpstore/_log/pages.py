@@ -58,6 +58,12 @@ class Pages:
         entry.pages = pages
         self.c.range_count += 1
 
+    def trim_range(self, first_key: int, pages: int) -> None:
+        """The range is over at `pages` pages: what follows in the file belongs to another."""
+        for i in range(self.c.range_count):
+            if self._ranges[i].first_key == first_key:
+                self._ranges[i].pages = pages
+
     def remove_range(self, first_key: int) -> None:
         for i in range(self.c.range_count):
             if self._ranges[i].first_key == first_key:

@@ -175,17 +175,15 @@ def _parts(folder: Folder, headers: list[LogHeader], head: CheckpointHead | None
             end = file.size() // fmt.PAGE * fmt.PAGE
         finally:
             file.close()
-        if i + 1 < len(headers):
-            previous_end = headers[i + 1].previous_end
-            named = fmt.position_offset(previous_end) if fmt.position_file(previous_end) == number else 0
-            end = min(end, named)
+        named = min((later.previous_end for later in headers[i + 1 :]), default=fmt.position(number + 1, 0))
+        if fmt.position_file(named) <= number:
+            end = min(end, fmt.position_offset(named) if fmt.position_file(named) == number else 0)
         begin, commit = fmt.LOG_HEADER_BYTES, header.previous_commit
         if head is not None and fmt.position_file(head.start) == number:
             begin, commit = fmt.position_offset(head.start), head.commit
         elif head is not None and fmt.position_file(head.start) > number:
-            # Nothing was written since the start was noted: the log ends where it was synced.
-            begin = end = fmt.position_offset(head.synced) if fmt.position_file(head.synced) == number else end
-            commit = head.commit
+            # The start's file is gone, which is reported as damage: what is left ends before it.
+            begin, commit = end, head.commit
         parts.append(_Part(header, begin, max(begin, end), commit))
     return parts
 

@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from sarpstore_tools import protocol, report
+from sarpstore_tools.counters import stat
 from sarpstore_tools.protocol import Child, Finished, RecoverJob, ServeJob, Started, StoreOptions
 from sarpstore_tools.recovery import Recovery, ServingError, kill_and_recover, receive
 from sarpstore_tools.traces import TraceSpec
@@ -28,8 +29,7 @@ from sarpstore_tools.traces.generator import SHAPES
 SAMPLES_MAX = 500
 """Turns that are asked again after the kill, besides the last ones."""
 
-WIDTH_MIN = 120
-"""Columns that the summary needs; a narrower output that is no terminal gets them all the same."""
+NO_TRACE = "Replaying generated traffic; `sarpstore replay --help` says how to replay traces."
 
 POSITIVE = click.IntRange(min=1)
 
@@ -57,6 +57,9 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--concurrency", type=POSITIVE, default=1, show_default=True, help="Requests in flight at once.")
 @click.option("--hash", "hash_name", type=click.Choice(["sha256", "mmh3"]), default="sha256", show_default=True)
 @click.option("--durability", type=click.Choice(["interval", "always", "never"]), default="interval", show_default=True)
+@click.option(
+    "--sync-interval-ms", type=click.IntRange(1, 60_000), default=50, show_default=True, help="Between group commits."
+)
 @click.option("--store", type=click.Path(file_okay=False), help="Keep the stores in this folder (default: temporary).")
 @click.option("--locations/--length-only", default=True, show_default=True, help="Match with locations, too.")
 @click.option("--kill/--no-kill", default=True, show_default=True, help="Kill the serving process and recover.")
@@ -67,39 +70,56 @@ def replay(context: click.Context, /, **given: Any) -> None:
 
     A TRACE is a file or a folder: Mooncake hash_ids, token lists, OpenAI or ShareGPT conversations, MT-Eval, CodeAct
     or LMCache agent traces. Without TRACE and --generate, generated traffic of all shapes is replayed. A second match
-    of each prompt, with locations, is made and checked unless --length-only. Requests in flight at once are always of
-    different sessions.
+    of each prompt, with locations, is made and checked unless --length-only.
+
+    Requests follow each other without a pause, --concurrency at once, and those of one session never overlap. So a
+    commit, which gathers for --sync-interval-ms, holds more requests than it does at a live server's pace; --durability
+    always with --concurrency 1 gives the other extreme, a commit of whole pages for each request.
 
     Exit status: 0 if every answer was right, 1 if any was wrong or lost, 2 if the replay could not be done.
     """
     options = ReplayOptions(
-        store=StoreOptions(given["hash_name"], given["durability"]),
+        store=StoreOptions(given["hash_name"], given["durability"], given["sync_interval_ms"]),
         concurrency=given["concurrency"],
         locations=given["locations"],
         kill=given["kill"],
     )
-    rows = _replay_all(_specs(given), options, given["store"])
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=max(console.width, WIDTH_MIN))
+    specs = _specs(given)
+    if not given["traces"] and not given["generate"]:
+        click.echo(NO_TRACE, err=True)
+    rows = _replay_all(specs, options, given["store"])
     if given["as_json"]:
         for row in rows:
             click.echo(report.as_json(row))
     else:
-        _show(console, rows)
+        _show(_console(), rows)
     context.exit(0 if all(row.is_clean for row in rows) else 1)
+
+
+def _console(*, stderr: bool = False) -> Console:
+    """A console of at most `report.WIDTH` columns, and as many where the output is no terminal."""
+    console = Console(stderr=stderr)
+    return Console(stderr=stderr, width=min(console.width, report.WIDTH) if console.is_terminal else report.WIDTH)
 
 
 def _show(console: Console, rows: list[report.Row]) -> None:
     for table in report.tables(rows):
         console.print(table)
     for row in rows:
-        notes = [*row.notes, *([f"page cache {row.recovery.page_cache}"] if row.recovery else [])]
-        mismatches = [*row.replay.mismatches, *(row.recovery.mismatches if row.recovery else [])]
-        for text in notes:
+        for text in row.notes:
             console.print(f"{escape(row.label)}: {escape(text)}", highlight=False)
-        for text in mismatches:
+        for text in _problems(row):
             console.print(f"[bold red]{escape(row.label)}: {escape(text)}[/]", highlight=False)
+    style = "bold green" if all(row.is_clean for row in rows) else "bold red"
+    console.print(f"\n[{style}]{escape(report.verdict(rows))}[/]", highlight=False)
+
+
+def _problems(row: report.Row) -> list[str]:
+    problems = [f"before the kill: {text}" for text in row.replay.mismatches]
+    for when, found in (("before the kill", row.replay), ("after it", row.recovery)):
+        if found is not None and (damaged := stat(found.stats, "damaged_records")):
+            problems.append(f"{when}: the store found {damaged:,.0f} damaged records")
+    return problems + [f"after the kill: {text}" for text in (row.recovery.mismatches if row.recovery else [])]
 
 
 def _specs(given: dict[str, Any]) -> list[TraceSpec]:
@@ -136,7 +156,7 @@ def _replay_all(specs: list[TraceSpec], options: ReplayOptions, store: str | Non
         TimeElapsedColumn(),
     )
     rows = []
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with Progress(*columns, console=_console(stderr=True)) as progress:
         for number, spec in enumerate(specs):
             try:
                 rows.append(_replay_one(number, spec, options, store, progress))
@@ -191,8 +211,8 @@ def _serve(spec: TraceSpec, options: ReplayOptions, store: Path, samples_path: s
             serving.process.wait()
     finally:
         serving.stop()
-    after = f"back after {recovery.whole_ms:.1f} ms" if recovery else ""
-    progress.update(task, completed=finished.turns, total=finished.turns, state=f"{_state(finished)} {after}")
+    after = f", back after {recovery.whole_ms:.0f} ms" if recovery else ""
+    progress.update(task, completed=finished.turns, total=finished.turns, state=f"{_state(finished)}{after}")
     return report.Row(label=spec.label, notes=notes, replay=finished, recovery=recovery)
 
 
@@ -207,7 +227,7 @@ def _follow(serving: Child, progress: Progress, task: Any) -> tuple[list[str], F
         message = receive(serving)
         if isinstance(message, Started):
             notes = message.notes
-            progress.update(task, total=message.total)
+            progress.update(task, total=message.total, state="replaying")
         elif isinstance(message, protocol.Progress):
             progress.update(task, completed=message.turns, state=_state(message))
         elif isinstance(message, Finished):

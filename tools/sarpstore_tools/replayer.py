@@ -9,8 +9,8 @@ alternates from wave to wave. Reads are counted for the two kinds apart, by the 
 phase; a read counts wherever it was served from, so that the second match is not the cheaper one for being second.
 Latencies and the time of a request are taken from the match that came first and from the insertion.
 
-Locations are made from the oracle's ordinals. For blocks that are held when a wave's insertions begin, an insertion offers
-others (decoys): a block keeps the location of its first insertion, so a store that overwrites it is found out.
+Locations are made from the oracle's ordinals. For blocks that are held when a wave's insertions begin, an insertion
+offers others (decoys): a block keeps the location of its first insertion, so a store that overwrites it is found out.
 
 After every wave the event loop gets a turn, as it does in a server, which waits for its model: commits are due by the
 clock, and the log is written while the next wave runs. Checking is not timed.

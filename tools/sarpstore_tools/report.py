@@ -1,6 +1,6 @@
 """The summary of a replay: tables for people, JSON lines for programs.
 
-Tables fit into `WIDTH` columns; their last row says what is good. What a column means is in the caption below it.
+Tables fit into `WIDTH` columns; their last row says what is good, and below it stands what the columns mean.
 """
 
 from __future__ import annotations
@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich import box
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from sarpstore_tools.counters import stat
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.console import RenderableType
+
     from sarpstore_tools.protocol import Finished, Latency
     from sarpstore_tools.recovery import Recovery
 
@@ -98,9 +104,9 @@ def as_json(row: Row) -> str:
     return msgspec.json.encode({**built, "derived": derived(row), "clean": row.is_clean}).decode()
 
 
-def tables(rows: list[Row]) -> list[Table]:
-    """The summary: answers, speed, reads and bytes, and recovery; one row a trace in each."""
-    made = [_answers(rows), _speed(rows), _space(rows)]
+def tables(rows: list[Row]) -> list[RenderableType]:
+    """The summary: answers, speed, reads and memory, bytes and recovery; one row a trace in each."""
+    made = [_answers(rows), _speed(rows), _memory(rows), _bytes(rows)]
     if any(row.recovery for row in rows):
         made.append(_recovery(rows))
     return made
@@ -116,30 +122,33 @@ def verdict(rows: list[Row]) -> str:
     return f"NOT every answer was right: of {answers}, {wrong:,} wrong; {lost:,} tokens lost ({where})."
 
 
-def _table(title: str, caption: str, *columns: tuple[str, str]) -> Table:
-    """A table of traces with these columns: (heading, what is good)."""
+def _table(title: str, columns: Sequence[tuple[str, str]], rows: Iterable[tuple[str, ...]]) -> Table:
+    """A table of traces with these columns: (heading, what is good); a row begins with the trace's label."""
     has_footer = any(good for _, good in columns)
     table = Table(
         title=title,
         title_justify="left",
         title_style="bold",
-        caption=caption,
-        caption_justify="left",
         box=box.SIMPLE_HEAD,
         show_footer=has_footer,
+        footer_style="dim",
         pad_edge=False,
     )
     table.add_column("trace", "good" if has_footer else "", max_width=LABEL_WIDTH, overflow="ellipsis", no_wrap=True)
     for heading, good in columns:
         table.add_column(heading, good, justify="right", no_wrap=True)
+    for label, *cells in rows:
+        table.add_row(escape(label), *cells)
     return table
 
 
-def _answers(rows: list[Row]) -> Table:
-    table = _table(
-        "Answers",
-        "Matched: prompt tokens that the store found, in blocks of 16; held: those that an exact oracle finds.\n"
-        "Lost: held, but not found. Wrong: answers that name too much, or another location than was inserted.",
+def _explained(table: Table, *lines: str) -> RenderableType:
+    """A table with what its columns mean below it."""
+    return Group(table, Text(" ".join(lines), style="italic"), "")
+
+
+def _answers(rows: list[Row]) -> RenderableType:
+    columns = (
         ("turns", ""),
         ("prompt tokens", ""),
         ("matched", "as held"),
@@ -148,87 +157,113 @@ def _answers(rows: list[Row]) -> Table:
         ("lost tokens", "0"),
         ("wrong", "0"),
     )
-    for row in rows:
-        r = row.replay
-        table.add_row(
-            escape(row.label),
-            f"{r.turns:,}",
-            f"{r.prompt_tokens:,}",
-            f"{r.matched_tokens:,}",
-            f"{r.oracle_tokens:,}",
-            f"{100 * r.matched_tokens / max(1, r.prompt_tokens):.1f} %",
-            _count(r.lost_tokens),
-            _count(r.wrong),
-        )
-    return table
+    return _explained(
+        _table("Answers", columns, [_answers_row(row.label, row.replay) for row in rows]),
+        "Matched: prompt tokens that the store found, in blocks of 16. Held: those that an exact oracle finds.",
+        "Lost: held, but not found. Wrong: answers that name too much, or not the location first inserted.",
+    )
 
 
-def _speed(rows: list[Row]) -> Table:
+def _answers_row(label: str, r: Finished) -> tuple[str, ...]:
+    return (
+        label,
+        f"{r.turns:,}",
+        f"{r.prompt_tokens:,}",
+        f"{r.matched_tokens:,}",
+        f"{r.oracle_tokens:,}",
+        f"{100 * r.matched_tokens / max(1, r.prompt_tokens):.1f} %",
+        _count(r.lost_tokens),
+        _count(r.wrong),
+    )
+
+
+def _speed(rows: list[Row]) -> RenderableType:
     percentiles = "p50 / p99 / p99.9"
-    table = _table(
-        "Speed (latencies in µs)",
-        "A request is a match and an insertion, one core, checks not counted; more is better. Latencies: less is.",
+    columns = (
         ("requests/s", ""),
         (f"match: length\n{percentiles}", ""),
         (f"match: locations\n{percentiles}", ""),
         (f"insert\n{percentiles}", ""),
     )
-    for row in rows:
-        r = row.replay
-        table.add_row(
-            escape(row.label),
+    cells = [
+        (
+            row.label,
             f"{derived(row)['requests_per_second']:,.0f}",
-            _latency(r.match_length),
-            _latency(r.match_locations),
-            _latency(r.insert),
+            _latency(row.replay.match_length),
+            _latency(row.replay.match_locations),
+            _latency(row.replay.insert),
         )
-    return table
+        for row in rows
+    ]
+    return _explained(
+        _table("Speed (latencies in µs)", columns, cells),
+        "A request is a match and an insertion, in one process on one event loop; checking is not counted.",
+    )
 
 
-def _space(rows: list[Row]) -> Table:
-    table = _table(
-        "Reads, memory and bytes written",
-        "Records read a match, cached or not: for the length alone, and with locations (one round for all).\n"
-        f"Directory: memory a block; slack: over 16 bytes a segment, from {SLACK_SEGMENTS_MIN:,} segments on.\n"
-        "Log / blocks: log bytes over those of the unique blocks, ids and locations alone (30 B a block) or in full\n"
-        "segments (32 B). What is above 1 is page padding (more requests a commit: less of it) and superseded\n"
-        "segments: those of which a later turn wrote a longer version, their share of the log is beside.",
-        ("unique\nblocks", ""),
+def _memory(rows: list[Row]) -> RenderableType:
+    columns = (
+        ("unique blocks", ""),
         ("segments", ""),
         ("reads a match\nlength", f"≤ {READS_LENGTH_MAX}"),
         ("\nlocations", ""),
-        ("directory\nB/block", f"≤ {DIRECTORY_BYTES_MAX}"),
+        ("directory\nbytes a block", f"≤ {DIRECTORY_BYTES_MAX}"),
         ("\nslack", f"≤ {SLACK_MAX}"),
-        ("requests\na commit", ""),
-        ("log / blocks\nof 30 B", "near 1"),
-        ("\nof 32 B", "near 1"),
-        ("\nsuperseded", ""),
     )
-    table.padding = (0, 1, 0, 0)
+    return _explained(
+        _table("Reads and memory", columns, [_memory_row(row) for row in rows]),
+        "Reads: records that a match rests on, cached or not; for locations, all in one parallel round.",
+        f"Slack: directory memory over its entries of {ENTRY_BYTES} bytes, from {SLACK_SEGMENTS_MIN:,} on.",
+    )
+
+
+def _memory_row(row: Row) -> tuple[str, ...]:
+    r, ratios = row.replay, derived(row)
+    segments = stat(r.stats, "segments")
+    return (
+        row.label,
+        f"{r.unique_blocks:,}",
+        f"{segments:,.0f}",
+        _ratio(r.reads_length, READS_LENGTH_MAX),
+        f"{r.reads_locations:.2f}" if r.match_locations.calls else "-",
+        _ratio(ratios["directory_bytes_a_block"], DIRECTORY_BYTES_MAX),
+        _ratio(ratios["directory_slack"], SLACK_MAX) if segments >= SLACK_SEGMENTS_MIN else "-",
+    )
+
+
+def _bytes(rows: list[Row]) -> RenderableType:
+    columns = (
+        ("requests\na commit", ""),
+        ("log\nMB", ""),
+        ("superseded\nshare", "0"),
+        ("log over blocks\nof 30 B", "1.07"),
+        ("\nof 32 B", "1.00"),
+        ("checkpoints\nMB", ""),
+    )
+    cells = []
     for row in rows:
-        r, ratios = row.replay, derived(row)
-        segments = stat(r.stats, "segments")
-        table.add_row(
-            escape(row.label),
-            f"{r.unique_blocks:,}",
-            f"{segments:,.0f}",
-            _ratio(r.reads_length, READS_LENGTH_MAX),
-            f"{r.reads_locations:.2f}" if r.match_locations.calls else "-",
-            _ratio(ratios["directory_bytes_a_block"], DIRECTORY_BYTES_MAX),
-            _ratio(ratios["directory_slack"], SLACK_MAX) if segments >= SLACK_SEGMENTS_MIN else "-",
-            f"{ratios['requests_a_commit']:,.1f}",
-            f"{ratios['log_over_ids_and_locations']:.2f}",
-            f"{ratios['log_over_full_segments']:.2f}",
-            f"{100 * ratios['superseded_share']:.0f} %",
+        ratios = derived(row)
+        cells.append(
+            (
+                row.label,
+                f"{ratios['requests_a_commit']:,.1f}",
+                f"{stat(row.replay.stats, 'log_bytes') / 1e6:,.1f}",
+                f"{100 * ratios['superseded_share']:.0f} %",
+                f"{ratios['log_over_ids_and_locations']:.2f}",
+                f"{ratios['log_over_full_segments']:.2f}",
+                f"{ratios['checkpoint_bytes'] / 1e6:,.1f}",
+            )
         )
-    return table
+    return _explained(
+        _table("Bytes written", columns, cells),
+        "Log over the unique blocks' bytes: ids and locations alone (30 B a block), or in full segments (32 B).",
+        "More than the last row comes from page padding (the less, the more requests share a commit), from short",
+        "segments, and from superseded ones, of which a later turn wrote a longer version.",
+    )
 
 
-def _recovery(rows: list[Row]) -> Table:
-    table = _table(
-        "Recovery after kill -9 (in ms)",
-        "To the first right answer of another process, with the page cache dropped; then sampled turns, and the last\n"
-        "ones before the kill, are asked again. Less is better.",
+def _recovery(rows: list[Row]) -> RenderableType:
+    columns = (
         ("from the kill", ""),
         ("from open()", ""),
         ("pages still cached", "0"),
@@ -236,11 +271,9 @@ def _recovery(rows: list[Row]) -> Table:
         ("lost tokens", "0"),
         ("wrong", "0"),
     )
-    for row in rows:
-        if (r := row.recovery) is None:
-            continue
-        table.add_row(
-            escape(row.label),
+    cells = [
+        (
+            row.label,
             f"{r.whole_ms:.1f}",
             f"{r.answer_ms:.1f}",
             f"{r.cached_pages:,} of {r.pages:,}",
@@ -248,7 +281,14 @@ def _recovery(rows: list[Row]) -> Table:
             _count(r.lost_tokens),
             _count(r.wrong),
         )
-    return table
+        for row in rows
+        if (r := row.recovery) is not None
+    ]
+    return _explained(
+        _table("Recovery after kill -9 (in ms)", columns, cells),
+        "Until another process, which stood by, gives the first right answer, with the page cache dropped. Then sampled",
+        "turns and the last ones before the kill are asked again.",
+    )
 
 
 def _count(number: int) -> str:

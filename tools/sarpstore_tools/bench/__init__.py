@@ -6,7 +6,7 @@ import click
 
 from sarpstore_tools.bench.core import core_command
 from sarpstore_tools.bench.directory import directory_command
-#from sarpstore_tools.bench.recovery import recovery_command
+from sarpstore_tools.bench.recovery import recovery_command
 
 
 @click.group(short_help="Measure speed, memory and recovery.")
@@ -19,4 +19,4 @@ def bench() -> None:
 
 bench.add_command(core_command)
 bench.add_command(directory_command)
-#bench.add_command(recovery_command)
+bench.add_command(recovery_command)

@@ -62,7 +62,9 @@ def core_command(
     queries of 256 blocks whose pages are cached, microseconds a query; every answer is checked outside the timing.
     """
     name, factory = event_loop()
-    with work_folder(store) as folder, one_core(pin) as where, asyncio.Runner(loop_factory=factory) as runner:
+    with work_folder(store) as folder, asyncio.Runner(loop_factory=factory) as runner, contextlib.ExitStack() as pinned:
+        machine = this_machine(folder)
+        where = pinned.enter_context(one_core(pin))
         references = _references(repeats, blocks)
         figures = list(references.values())
         memcpy_gbs = references["memcpy"].value
@@ -70,12 +72,11 @@ def core_command(
             figures.append(runner.run(_hashing(folder, hash_name, repeats, blocks, references[hash_name].value)))
         figures.append(runner.run(_inserting(folder, repeats, blocks, memcpy_gbs)))
         figures += runner.run(_matching(folder, repeats, memcpy_gbs))
-        machine = this_machine(folder)
-    sha_ni = "with SHA-NI" if "sha_ni" in machine.features else "SHA-NI IS MISSING on this machine: the portable path"
+    sha_ni = "sha256 with SHA-NI" if "sha_ni" in machine.features else "SHA-NI IS MISSING here: sha256 by the portable path"
     method = [
         f"one event loop ({name}) in one thread; {where}; {repeats} measurements a figure, medians are shown",
         f"hash: block_ids over {BLOCK_TOKENS * blocks:,} tokens in one call; ratio to the hash's usual library on one "
-        f"long input of as many hashed bytes, in the same run; sha256 {sha_ni}",
+        f"long input of as many hashed bytes, in the same run; {sha_ni}",
         f"insert: {blocks // WINDOW_BLOCKS:,} insert_ids of {WINDOW_BLOCKS} random blocks into a new store, awaited one "
         'by one, durability "interval", and the final sync(); ratio to memcpy of ids and locations',
         f"match: {MATCH_ROUNDS} match_many_ids of {QUERIES} queries of {QUERY_BLOCKS} blocks a measurement; ratio to "
@@ -129,11 +130,11 @@ async def _hashing(
         namespace.block_ids(tokens[: 1 << 16])
         spans = [_seconds(lambda: namespace.block_ids(tokens)) / blocks * 1e9 for _ in range(repeats)]
     figure = measured(f"hash {name}", "ns/block", spans, target=HASH_TARGETS_NS[name])
-    return _with_ratio(figure, figure.value / reference_ns, f"{name} of its library")
+    return _with_ratio(figure, figure.value / reference_ns)
 
 
-def _with_ratio(figure: Figure, ratio: float, to: str) -> Figure:
-    return msgspec.structs.replace(figure, ratio=ratio, note=f"ratio: time over {to}")
+def _with_ratio(figure: Figure, ratio: float) -> Figure:
+    return msgspec.structs.replace(figure, ratio=ratio)
 
 
 async def _inserting(folder: Path, repeats: int, blocks: int, memcpy_gbs: float) -> Figure:
@@ -153,7 +154,7 @@ async def _inserting(folder: Path, repeats: int, blocks: int, memcpy_gbs: float)
             assert store.stats().blocks == len(ids)
     figure = measured("insert, runs of 64", "blocks/s", rates, target=INSERT_TARGET, more_is_better=True)
     memcpy_seconds = (ids.itemsize * 16 + rows.itemsize) / (memcpy_gbs * 1e9)
-    return _with_ratio(figure, 1 / figure.value / memcpy_seconds, "memcpy of its bytes")
+    return _with_ratio(figure, 1 / figure.value / memcpy_seconds)
 
 
 async def _matching(folder: Path, repeats: int, memcpy_gbs: float) -> list[Figure]:
@@ -181,5 +182,5 @@ async def _matching(folder: Path, repeats: int, memcpy_gbs: float) -> list[Figur
             what = "with locations" if locations else "length only"
             figure = measured(f"match, 64 x 256 blocks, {what}", "µs/query", spans, target=MATCH_TARGET_US)
             memcpy_us = QUERY_BLOCKS * 16 / (memcpy_gbs * 1e3)
-            figures.append(_with_ratio(figure, figure.value / memcpy_us, "memcpy of the query's ids"))
+            figures.append(_with_ratio(figure, figure.value / memcpy_us))
     return figures

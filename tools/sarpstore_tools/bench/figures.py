@@ -22,7 +22,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """One measured figure: the median of `repeats` measurements, the least and the greatest of them, in `unit`.
 
     `target` is the most that it may be, or the least where `more_is_better`; None: it is only shown. `ratio` compares
-    the median with a reference that was measured in the same run (`note` says which), so that figures of two machines
+    the median with a reference that was measured in the same run (`method` says which), so that figures of two machines
     can be compared.
     """
 

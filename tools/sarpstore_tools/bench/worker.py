@@ -25,10 +25,12 @@ class Failed(msgspec.Struct, tag=True):
 
 
 class Worker:
-    """The process `python -m module JOB`, seen from its parent; `messages` is the union of what it sends."""
+    """A process of `module.main` with the job as its argument, seen from its parent; `messages`: what it sends."""
 
     def __init__(self, module: str, job: msgspec.Struct, messages: Any) -> None:
-        command = [sys.executable, "-m", module, msgspec.json.encode(job).decode()]
+        # Not -m: the module's package may import the module before it is to run.
+        code = f"import sys; from {module} import main; sys.exit(main())"
+        command = [sys.executable, "-c", code, msgspec.json.encode(job).decode()]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(messages | Failed)
 

@@ -44,6 +44,14 @@ RAG_DOCUMENTS_A_SESSION = 4
 DEFAULT_SIZES = {"chat": (300, 6), "agent": (60, 20), "stripped": (200, 6), "rag": (300, 3)}
 """(sessions, turns a session on average) of each shape: together about 20 seconds of replay on one core."""
 
+DESCRIPTIONS = {
+    "chat": "questions and answers; one session in five opens with a popular question",
+    "agent": "many short turns behind a system prompt that all share and tools that a kind of agents shares",
+    "stripped": "chat of a reasoning model, whose reasoning later turns do not see",
+    "rag": "questions about four documents each, drawn from 2,000",
+}
+"""What each shape is, for the summary."""
+
 SHAPES = tuple(DEFAULT_SIZES)
 
 

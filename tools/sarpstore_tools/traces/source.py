@@ -70,7 +70,8 @@ def _generated(spec: TraceSpec) -> Trace:
         made = generator.sessions_of(shape, *size, spec.seed)
         return round_robin(session_turns(_with_kept(s) if strip else s, strip_reasoning=strip) for s in made)
 
-    return Trace(spec.label, stream, generator.turn_total(shape, *size, spec.seed))
+    note = f"generated: {generator.DESCRIPTIONS[shape]}"
+    return Trace(spec.label, stream, generator.turn_total(shape, *size, spec.seed), (note,))
 
 
 def _with_kept(session: Session) -> Session:

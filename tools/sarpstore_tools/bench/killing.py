@@ -1,0 +1,222 @@
+"""The processes of `sarpstore bench recovery`, started by it only.
+
+One builds a store and goes on inserting until it is killed; another waits with everything imported, opens the store
+when told, and times its first answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+import sarpstore
+from sarpstore_tools.bench.machine import event_loop
+from sarpstore_tools.bench.shapes import SHAPES, UNKNOWN_BLOCKS, Ids, locations_of, random_ids, wrong_answer
+from sarpstore_tools.bench.worker import Failed, Parent
+
+NAMESPACE = "bench"
+SAMPLES = 16
+QUERY_BLOCKS_MAX = 256
+PROGRESS_SECONDS = 0.05
+POLL_SECONDS = 0.0005
+
+
+class BuildJob(msgspec.Struct, tag=True, kw_only=True):
+    """Insert `blocks` blocks of a shape into a new store, sync, then insert until killed.
+
+    Queries for what is synced go to the file `samples`.
+    """
+
+    store: str
+    shape: Literal["plain", "branching"]
+    blocks: int
+    samples: str
+    seed: int
+
+
+class OpenJob(msgspec.Struct, tag=True, kw_only=True):
+    """Wait, open `store` when told, ask query number `sample`; then load everything and ask them all, if `load`."""
+
+    store: str
+    samples: str
+    sample: int
+    load: bool
+    progress: bool
+
+
+class Building(msgspec.Struct, tag=True):
+    """Blocks inserted so far."""
+
+    blocks: int
+
+
+class Built(msgspec.Struct, tag=True):
+    """The first `blocks` blocks are synced; that took `seconds`. Insertion goes on."""
+
+    blocks: int
+    segments: int
+    seconds: float
+
+
+class Ready(msgspec.Struct, tag=True):
+    """Everything is imported."""
+
+
+class Reading(msgspec.Struct, tag=True):
+    """Bytes of the log that open() has read, of all."""
+
+    done: int
+    total: int
+
+
+class Opened(msgspec.Struct, tag=True):
+    """open() returned after `open_ms`, the first answer was there `answer_ms` after open() was called.
+
+    `wrong` says what is wrong with it; empty: nothing. `checkpoint_position` is where the replay began.
+    """
+
+    open_ms: float
+    answer_ms: float
+    wrong: str
+    blocks: int
+    checkpoint_position: int
+    unloaded: int
+
+
+class Loaded(msgspec.Struct, tag=True):
+    """All partitions were in memory `load_ms` after open() was called; `wrong` answers of all `checked` queries."""
+
+    load_ms: float
+    checked: int
+    wrong: list[str]
+
+
+Message = Building | Built | Ready | Reading | Opened | Loaded
+
+
+class Samples:
+    """A few of the sequences that went by, each as likely as any other, as queries with a known answer."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+        self._seen = 0
+        self._kept: list[Ids] = []
+
+    def add(self, ids: Ids) -> None:
+        """One more sequence."""
+        self._seen += 1
+        if len(self._kept) < SAMPLES:
+            self._kept.append(ids[:QUERY_BLOCKS_MAX])
+        elif (place := int(self._rng.random() * self._seen)) < SAMPLES:
+            self._kept[place] = ids[:QUERY_BLOCKS_MAX]
+
+    def write(self, path: str) -> None:
+        """Each with a few unknown blocks behind it: the answer must end where they begin."""
+        queries = {str(i): np.concatenate([ids, random_ids(self._rng, UNKNOWN_BLOCKS)]) for i, ids in enumerate(self._kept)}
+        with open(path, "wb") as file:  # noqa: PTH123 (numpy would add an ending to a path)
+            np.savez(file, **queries)  # type: ignore[arg-type]
+
+
+def read_samples(path: str) -> list[Ids]:
+    """What `Samples.write` wrote."""
+    with np.load(path) as queries:
+        return [queries[name] for name in queries.files]
+
+
+def main() -> int:
+    """Do the job of the first argument; the exit status is 0, or 2 after a `Failed` message."""
+    # Ctrl-C reaches the whole process group; the parent ends this process in its own time.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    job: BuildJob | OpenJob = msgspec.json.decode(sys.argv[1], type=BuildJob | OpenJob)
+    parent = Parent()
+    try:
+        with asyncio.Runner(loop_factory=event_loop()[1]) as runner:
+            runner.run(_build(job, parent) if isinstance(job, BuildJob) else _open(job, parent))
+    except BrokenPipeError:
+        return 2  # The parent is gone: nobody is left to tell.
+    except (sarpstore.SarpError, OSError) as error:
+        parent.send(Failed(str(error)))
+        return 2
+    return 0
+
+
+async def _build(job: BuildJob, parent: Parent) -> None:
+    rng = np.random.default_rng(job.seed)
+    samples = Samples(rng)
+    began = reported = time.monotonic()
+    async with sarpstore.open(job.store) as store:
+        namespace = store.namespace(NAMESPACE)
+        synced, held = False, 0
+        for ids in SHAPES[job.shape](rng):
+            held += await namespace.insert_ids(ids, locations_of(ids))
+            if synced:
+                continue
+            samples.add(ids)
+            if held >= job.blocks:
+                await store.sync()
+                samples.write(job.samples)
+                stats = store.stats()
+                parent.send(Built(stats.blocks, stats.segments, time.monotonic() - began))
+                synced = True
+            elif time.monotonic() - reported > PROGRESS_SECONDS:
+                reported = time.monotonic()
+                parent.send(Building(held))
+
+
+async def _open(job: OpenJob, parent: Parent) -> None:
+    queries = read_samples(job.samples)
+    query = queries[job.sample % len(queries)]
+    locations_of(query)
+    options: dict[str, Any] = {"progress": _reporter(parent)} if job.progress else {}
+    parent.send(Ready())
+    parent.wait()
+    began = time.perf_counter()
+    store = await sarpstore.open(job.store, create=False, **options)
+    opened = time.perf_counter()
+    match = await store.namespace(NAMESPACE).match_ids(query)
+    answered = time.perf_counter()
+    stats = store.stats()
+    parent.send(
+        Opened(
+            open_ms=(opened - began) * 1e3,
+            answer_ms=(answered - began) * 1e3,
+            wrong=_wrong(match, query),
+            blocks=stats.blocks,
+            checkpoint_position=stats.checkpoint_position,
+            unloaded=stats.unloaded_partitions,
+        )
+    )
+    if not job.load:
+        parent.wait()  # and be killed, the loop standing still: nothing more is written
+        return
+    while store.stats().unloaded_partitions:
+        await asyncio.sleep(POLL_SECONDS)
+    load_ms = (time.perf_counter() - began) * 1e3
+    namespace = store.namespace(NAMESPACE)
+    answers = [_wrong(await namespace.match_ids(other), other) for other in queries]
+    parent.send(Loaded(load_ms, len(queries), [wrong for wrong in answers if wrong]))
+    await store.close()
+
+
+def _wrong(match: Any, query: Ids) -> str:
+    known = len(query) - UNKNOWN_BLOCKS
+    return wrong_answer(match, query, known, known)
+
+
+def _reporter(parent: Parent) -> Any:
+    reported = 0.0
+
+    def report(done: int, total: int) -> None:
+        nonlocal reported
+        if done >= total or time.monotonic() - reported > PROGRESS_SECONDS:
+            reported = time.monotonic()
+            parent.send(Reading(done, total))
+
+    return report
+

@@ -1,0 +1,258 @@
+"""`sarpstore bench recovery`: from a killed process to the first right answer of the next, cold."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from sarpstore_tools.bench.figures import Figure, Report, finish, measured, report_options
+from sarpstore_tools.bench.folders import UnusableFolderError, store_option, work_folder
+from sarpstore_tools.bench.killing import Building, BuildJob, Built, Loaded, Message, Opened, OpenJob, Reading, Ready
+from sarpstore_tools.bench.machine import this_machine
+from sarpstore_tools.bench.sizes import SIZES
+from sarpstore_tools.bench.worker import Failed, Worker, WorkerError
+from sarpstore_tools.recovery import drop_page_cache
+from sarpstore_tools.specreader.folder import log_name, signature
+from sarpstore_tools.specreader.structures import place
+
+Shape = Literal["plain", "branching"]
+
+MODULE = "sarpstore_tools.bench.killing"
+KILL_AFTER_SECONDS = (0.02, 0.5)
+"""The kill comes at a random moment in this interval after the sync."""
+
+ANSWER_TARGET_MS = 30.0
+RATIO_TARGET = 1.5
+
+
+class Recovered(msgspec.Struct, kw_only=True):
+    """One killed store: its figures (times in milliseconds), and what was wrong."""
+
+    figures: list[Figure]
+    failures: list[str]
+    answer_ms: float
+    page_cache: list[tuple[str, int, int]]
+
+
+@click.command("recovery", short_help="From kill -9 to the first right answer.")
+@click.option("--blocks", type=SIZES, default="1e6,1e7", show_default=True, help="Sizes of the stores, in blocks.")
+@click.option("--shape", type=click.Choice(["plain", "branching", "both"]), default="both", show_default=True)
+@click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Openings of each store.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the blocks and of the kill's moment.")
+@store_option
+@report_options
+@click.pass_context
+def recovery_command(
+    context: click.Context,
+    blocks: list[int],
+    shape: str,
+    repeats: int,
+    seed: int,
+    store: Path | None,
+    json_file: Any,
+    targets: bool,
+) -> None:
+    """Build stores, kill their writer (SIGKILL) while it inserts, and time how soon another process answers.
+
+    Milliseconds from calling open() to the first right answer, locations included, in a fresh process that has imported
+    everything, the page cache of the store's files dropped. Each opener is killed right after its answer, so that every
+    repeat opens the same files. Then all partitions are loaded; then every checkpoint is deleted and the log alone is
+    opened.
+    """
+    shapes: list[Shape] = ["plain", "branching"] if shape == "both" else [shape]  # type: ignore[list-item]
+    figures: list[Figure] = []
+    failures: list[str] = []
+    cache: list[tuple[str, int, int]] = []
+    with work_folder(store) as folder, _progress() as progress:
+        machine = this_machine(folder)
+        for one in shapes:
+            answers = []
+            for size in blocks:
+                try:
+                    found = _Killed(folder, one, size, seed, progress, keep=store is not None).run(repeats)
+                except WorkerError as error:
+                    raise UnusableFolderError(f"{one}, {size:,} blocks: {error}") from error
+                figures += found.figures
+                failures += found.failures
+                cache += found.page_cache
+                answers.append(found.answer_ms)
+            if len(blocks) > 1:
+                figures.append(_ratio(one, blocks, answers))
+    method = [
+        "a child process inserts through the public API, syncs, and gets SIGKILL at a random moment "
+        f"{KILL_AFTER_SECONDS[0]} to {KILL_AFTER_SECONDS[1]} s later while it goes on inserting",
+        "plain: sequences of 4,096 random blocks; branching: families of 512 blocks and 80 forks that leave an earlier "
+        "one at a random block and add 20 to 60",
+        f"first answer: open() to the answer (up to 256 blocks, with locations, known), {repeats} fresh processes that "
+        "had imported everything; each is killed right after it; names, sizes and times of the files stay the same",
+        *_page_cache(cache),
+    ]
+    report = Report(command="bench recovery", machine=machine, method=method, figures=figures, failures=failures)
+    finish(context, report, json_file, targets=targets)
+
+
+def _page_cache(drops: list[tuple[str, int, int]]) -> list[str]:
+    """How it was dropped, and the one of all times when most was left."""
+    if not drops:
+        return []
+    ways = sorted({how for how, _, _ in drops})
+    _, left, pages = max(drops, key=lambda drop: drop[1])
+    return [f"page cache before every opening: dropped by {', '.join(ways)}; at most {left} of {pages} pages were left"]
+
+
+def _progress() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.percentage:>3.0f} %"))
+    return Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True))
+
+
+def _ratio(shape: Shape, blocks: list[int], answers: list[float]) -> Figure:
+    ratio = answers[-1] / answers[0]
+    return Figure(
+        name=f"{shape}: first answer at {blocks[-1]:,} over {blocks[0]:,}",
+        unit="x",
+        value=ratio,
+        least=ratio,
+        greatest=ratio,
+        target=RATIO_TARGET,
+        note="of the medians",
+    )
+
+
+class _Killed:
+    """One store: built, its writer killed, opened again and again."""
+
+    def __init__(self, folder: Path, shape: Shape, blocks: int, seed: int, progress: Progress, *, keep: bool) -> None:
+        self._name = f"{shape}, {blocks:,}"
+        self._store = folder / f"{shape}-{blocks}"
+        self._samples = folder / f"{shape}-{blocks}.npz"
+        self._job = BuildJob(store=str(self._store), shape=shape, blocks=blocks, samples=str(self._samples), seed=seed)
+        self._random = random.Random(f"{seed} {shape} {blocks}")  # noqa: S311 (no secret)
+        self._progress = progress
+        self._keep = keep
+        self._failures: list[str] = []
+        self._page_cache: list[tuple[str, int, int]] = []
+
+    def run(self, repeats: int) -> Recovered:
+        """Measure it all; afterwards the store is gone, unless it is to be kept."""
+        built = self._build()
+        openings = self._open_again(repeats)
+        _, loaded = self._open(repeats, load=True)
+        deleted = self._delete_checkpoints()
+        rebuilt, _ = self._open(repeats + 1, load=True, progress=True)
+        if not self._keep:
+            for path in [*self._store.iterdir(), self._samples]:
+                path.unlink()
+            self._store.rmdir()
+        answers = [opened.answer_ms for opened, _ in openings]
+        tail = openings[0][1]
+        figures = [
+            self._figure("build and sync", "blocks/s", [built.blocks / built.seconds], more_is_better=True),
+            self._figure(
+                "first answer",
+                "ms",
+                answers,
+                target=ANSWER_TARGET_MS,
+                note=f"{built.blocks:,} blocks synced, {built.segments:,} entries",
+            ),
+            self._figure("open() alone", "ms", [opened.open_ms for opened, _ in openings]),
+            self._figure("log behind the checkpoint", "MB", [tail / 1e6], note="replayed"),
+            self._figure("all partitions loaded", "ms", [loaded.load_ms], note=f"{openings[0][0].unloaded:,} at first"),
+            self._figure("first answer, no checkpoint", "ms", [rebuilt.answer_ms], note=f"{deleted} files deleted"),
+        ]
+        return Recovered(
+            figures=figures, failures=self._failures, answer_ms=figures[1].value, page_cache=self._page_cache
+        )
+
+    def _figure(self, what: str, unit: str, values: list[float], **rest: Any) -> Figure:
+        return measured(f"{self._name}: {what}", unit, values, **rest)
+
+    def _build(self) -> Built:
+        task = self._progress.add_task(f"{self._name}: building", total=self._job.blocks)
+        worker = Worker(MODULE, self._job, Message)
+        try:
+            for message in worker.messages():
+                if isinstance(message, Building):
+                    self._progress.update(task, completed=message.blocks)
+                elif isinstance(message, Failed):
+                    raise WorkerError(message.reason)
+                elif isinstance(message, Built):
+                    self._progress.update(task, completed=self._job.blocks)
+                    time.sleep(self._random.uniform(*KILL_AFTER_SECONDS))
+                    if worker.process.poll() is not None:
+                        break
+                    return message
+        finally:
+            worker.stop()
+        raise WorkerError(f"the building process ended by itself with status {worker.process.returncode}")
+
+    def _open_again(self, repeats: int) -> list[tuple[Opened, int]]:
+        """Open the killed store so many times; each opening with the bytes of log that it had to replay."""
+        before = signature(self._store)
+        openings = []
+        for repeat in range(repeats):
+            opened, _ = self._open(repeat)
+            openings.append((opened, self._tail_bytes(opened.checkpoint_position)))
+            if signature(self._store) != before:
+                self._failures.append(f"{self._name}: opening {repeat + 1} changed the files: the next is no repeat")
+                before = signature(self._store)
+        states = {(opened.blocks, opened.checkpoint_position, tail) for opened, tail in openings}
+        if len(states) > 1:
+            self._failures.append(f"{self._name}: openings of the same files found {len(states)} states")
+        return openings
+
+    def _open(self, number: int, *, load: bool = False, progress: bool = False) -> tuple[Opened, Loaded]:
+        """Open it cold in a fresh process, which is killed after the first answer unless it is to load everything."""
+        job = OpenJob(
+            store=str(self._store), samples=str(self._samples), sample=number, load=load, progress=progress
+        )
+        worker = Worker(MODULE, job, Message)
+        try:
+            worker.receive(Ready)
+            self._page_cache.append(drop_page_cache(self._store))
+            worker.go_on()
+            opened = self._opened(worker, progress=progress)
+            loaded = worker.receive(Loaded) if load else Loaded(0.0, 0, [])
+            if load:
+                worker.process.wait()
+        finally:
+            worker.stop()
+        wrong = [opened.wrong, *loaded.wrong]
+        self._failures += [f"{self._name}, opening {number + 1}: {text}" for text in wrong if text]
+        return opened, loaded
+
+    def _opened(self, worker: Worker, *, progress: bool) -> Opened:
+        if not progress:
+            return worker.receive(Opened)
+        task = self._progress.add_task(f"{self._name}: opening without a checkpoint", total=None)
+        for message in worker.messages():
+            if isinstance(message, Reading):
+                self._progress.update(task, completed=message.done, total=message.total)
+            elif isinstance(message, Failed):
+                raise WorkerError(message.reason)
+            elif isinstance(message, Opened):
+                return message
+        raise WorkerError(f"the opening process ended by itself with status {worker.process.wait()}")
+
+    def _tail_bytes(self, position: int) -> int:
+        """Bytes of the log files behind a position (all of them if it is 0: there was no checkpoint)."""
+        number, offset = place(position)
+        size = 0
+        for path in self._store.glob("*.log"):
+            if path.name > log_name(number):
+                size += path.stat().st_size
+            elif path.name == log_name(number):
+                size += max(0, path.stat().st_size - offset)
+        return size
+
+    def _delete_checkpoints(self) -> int:
+        paths = [*self._store.glob("*.checkpoint"), *self._store.glob("*.images")]
+        for path in paths:
+            path.unlink()
+        return len(paths)
