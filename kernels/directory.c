@@ -169,10 +169,14 @@ static int writable(sarp_directory *dir, uint64_t key, sarp_partition **out) {
 
 /* --- applying changes */
 
-/* Slots are given in order of file numbers, and what is superseded is mostly recent: search from the newest. */
+/* Files and slots are mostly given together, so a file's slot is as far from the newest as the file is; else search. */
 static uint64_t reference_of(const sarp_directory *dir, uint64_t position) {
     const uint64_t file = position >> 24;
-    for (uint32_t slot = dir->slot_count; position && slot-- > 0;)
+    if (position == 0 || dir->slot_count == 0) return SARP_REFERENCE_NONE;
+    const uint32_t newest = dir->slot_count - 1;
+    const uint64_t guess = newest - (dir->slot_files[newest] - file);
+    if (guess <= newest && dir->slot_files[guess] == file) return guess << 24 | (position & 0xFFFFFF);
+    for (uint32_t slot = dir->slot_count; slot-- > 0;)
         if (dir->slot_files[slot] == file) return (uint64_t)slot << 24 | (position & 0xFFFFFF);
     return SARP_REFERENCE_NONE;
 }

@@ -35,15 +35,22 @@ _WRITE_BYTES: Final = 512 << 10
 # Image files may hold this many times what the newest head names before everything is imaged anew.
 _IMAGES_SHARE_MAX: Final = 3
 _LOG_BYTES_MIN: Final = 1 << 20
+# Opening files, reading the head, the first partitions and the first record.
+_FIXED_MS: Final = 10
 
 
-def checkpoint_due(log_bytes: int, directory_bytes: int, replay_bytes_per_ms: float, target_ms: int) -> bool:
-    """Whether the log since the last checkpoint has grown past the directory's size, or past what `target_ms` replays.
+def checkpoint_due(
+    log_bytes: int, replay_bytes: int, directory_bytes: int, replay_bytes_per_ms: float, target_ms: int
+) -> bool:
+    """Whether the log since the last checkpoint has grown past the directory's size, or recovery past `target_ms`.
 
-    Hashed keys dirty every partition quickly, so a checkpoint costs about the directory's size: by this rule
-    checkpoints write at most about as many bytes as the log does. Below 1 MiB of log none is due.
+    Hashed keys dirty every partition quickly, so a checkpoint costs about the directory's size: by the first rule
+    checkpoints write at most about as many bytes as the log does. `replay_bytes` is what a recovery would read: the open
+    file's records and the others' summaries. Half the target is left for what comes while the checkpoint is written.
+    Below 1 MiB of log none is due.
     """
-    return log_bytes >= max(_LOG_BYTES_MIN, min(directory_bytes, replay_bytes_per_ms * target_ms))
+    allowed = replay_bytes_per_ms * max(1, target_ms - _FIXED_MS) / 2
+    return log_bytes >= _LOG_BYTES_MIN and (log_bytes >= directory_bytes or replay_bytes >= allowed)
 
 
 @dataclass(slots=True)

@@ -24,10 +24,10 @@ __all__ = ["Background"]
 
 _log = logging.getLogger("sarpstore")
 
-_CHECK_S: Final = 0.25
+_CHECK_S: Final = 0.05
 _PUBLISH_S: Final = 1.0
 # What replaying a log is taken to cost until an open has measured it, and the least that counts as a measurement.
-_REPLAY_BYTES_PER_MS: Final = 200_000.0
+_REPLAY_BYTES_PER_MS: Final = 500_000.0
 _MEASURED_BYTES_MIN: Final = 4 << 20
 
 
@@ -39,11 +39,13 @@ class Background:
         self._options = options
         self._stats = stats
         self._checkpointer = None if state.log is None else self._make_checkpointer(state)
-        self._replayed_at_start = state.found.scanned_bytes
-        self._written_at_checkpoint = 0
+        self._tail_bytes = state.found.tail_bytes
+        self._replay_bytes = state.found.replayed_bytes
+        self._written = self._sealed = 0
+        """The writer's counters at the last checkpoint."""
         self._replay_bytes_per_ms = _REPLAY_BYTES_PER_MS
-        if state.found.scanned_bytes >= _MEASURED_BYTES_MIN:
-            self._replay_bytes_per_ms = state.found.scanned_bytes / max(1.0, state.recovery_ms)
+        if state.found.replayed_bytes >= _MEASURED_BYTES_MIN:
+            self._replay_bytes_per_ms = state.found.replayed_bytes / max(1.0, state.recovery_ms)
         self.checkpoints = 0
         """Checkpoints published."""
         self._tasks = [self._start(state.loader.load_all, "loader")]
@@ -87,10 +89,11 @@ class Background:
     async def checkpoint(self) -> None:
         """Write a checkpoint now."""
         assert self._checkpointer is not None
-        written = self._state.writer.bytes_written
+        writer = self._state.writer
+        written, sealed = writer.bytes_written, writer.seal_bytes
         await self._checkpointer.write()
-        self._written_at_checkpoint = written
-        self._replayed_at_start = 0
+        self._written, self._sealed = written, sealed
+        self._tail_bytes = self._replay_bytes = 0
         self.checkpoints += 1
 
     async def replace(self, state: State) -> None:
@@ -121,15 +124,22 @@ class Background:
                 await task
 
     def _log_bytes_since(self) -> int:
-        """Bytes of log that an open would replay now."""
-        return self._replayed_at_start + self._state.writer.bytes_written - self._written_at_checkpoint
+        """Bytes of log behind the last checkpoint's start."""
+        return self._tail_bytes + self._state.writer.bytes_written - self._written
+
+    def _replay_bytes_since(self) -> int:
+        """Bytes that an open would read of them now: the open file's, and summaries of those that are sealed."""
+        writer = self._state.writer
+        open_file = min(writer.file_bytes, writer.bytes_written - self._written)
+        return self._replay_bytes + open_file + writer.seal_bytes - self._sealed
 
     async def _checkpoint_when_due(self) -> None:
         while True:
             await asyncio.sleep(_CHECK_S)
             target = self._options.recovery_ms_target
             directory_bytes = self._state.directory.bytes
-            if not checkpoint_due(self._log_bytes_since(), directory_bytes, self._replay_bytes_per_ms, target):
+            log_bytes, replay_bytes = self._log_bytes_since(), self._replay_bytes_since()
+            if not checkpoint_due(log_bytes, replay_bytes, directory_bytes, self._replay_bytes_per_ms, target):
                 continue
             try:
                 await self.checkpoint()

@@ -106,6 +106,7 @@ class Namespace:
         return Sequenced(self._key, *as_ids(ids))
 
     def belongs_to(self, core: Core) -> bool:
+        """Whether it was made by the store with that core."""
         return self._core is core
 
     def __repr__(self) -> str:

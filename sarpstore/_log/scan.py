@@ -42,6 +42,7 @@ class FileScan:
     """Where the pages begin that no commit record ends; the scan's end if there are none."""
     end: int
     """Position of the scan's end."""
+    read_bytes: int
     sealed: bool = False
     """Taken from a summary: `commits` has the sealing commit alone, and stands for all of the file's."""
 
@@ -53,6 +54,7 @@ class PageScanner:
         self._directory = directory
         self._uuid = ffi.new("uint8_t[16]", shape.uuid)
         self._file_number = file_number
+        self._read_bytes = 0
         self._scan = ffi.new("sarp_scan *")
         self._scan.uuid = self._uuid
         self._scan.file_number = file_number
@@ -67,6 +69,7 @@ class PageScanner:
     def feed(self, data: memoryview) -> None:
         """Scan whole pages. VersionError for a record that this version may not pass over."""
         pages = len(data) // fmt.PAGE
+        self._read_bytes += pages * fmt.PAGE
         while pages:
             room = pages * fmt.PAGE_UNITS
             changes, commits = np.empty(room, CHANGE_DTYPE), np.empty(pages, FOUND_COMMIT_DTYPE)
@@ -92,6 +95,7 @@ class PageScanner:
             int(self._scan.sequence),
             fmt.position(self._file_number, self._scan.begin_page * fmt.PAGE),
             fmt.position(self._file_number, self._scan.next_page * fmt.PAGE),
+            self._read_bytes,
         )
 
 
@@ -159,7 +163,9 @@ async def scan_summary(
     return (
         None
         if changes is None
-        else FileScan(changes, scan.commits, scan.damaged, scan.sequence, scan.tail, scan.end, sealed=True)
+        else FileScan(
+            changes, scan.commits, scan.damaged, scan.sequence, scan.tail, scan.end, scan.read_bytes, sealed=True
+        )
     )
 
 

@@ -75,6 +75,10 @@ class LogWriter:
         """Everything before this position survives a crash."""
         self.bytes_written = 0
         """Bytes of headers, commits and seals written."""
+        self.file_bytes = 0
+        """Bytes written to the file that is being written now."""
+        self.seal_bytes = 0
+        """Bytes of seals written."""
         self.commits = 0
         """Commits written, marks and seals included."""
         self._task = asyncio.create_task(self._run(), name="sarpstore log writer")
@@ -208,11 +212,13 @@ class LogWriter:
     async def _begin_file(self, header: LogHeader) -> None:
         self._file = await self._scheduler.run(_create_log_file, self._folder, header)
         self.bytes_written += fmt.LOG_HEADER_BYTES
+        self.file_bytes = fmt.LOG_HEADER_BYTES
         self._note_synced(header.previous_end, header.previous_commit)
 
     async def _write(self, file: File, buffer: CommitBuffer, *, sync: bool) -> None:
         await self._scheduler.run(_write_commit, file, buffer.offset, buffer.data(), sync)
         self.bytes_written += buffer.pages * fmt.PAGE
+        self.file_bytes += buffer.pages * fmt.PAGE
         self.commits += 1
         self._written, self._written_commit = buffer.end_position, buffer.number
         self._written_at = self._loop.time()
@@ -227,7 +233,10 @@ class LogWriter:
         self._note_synced(self._written, self._written_commit)
 
     async def _end_file(self, file: File, seal: Seal) -> None:
-        await self._write(file, await self._scheduler.run(seal.encode), sync=True)
+        buffer = await self._scheduler.run(seal.encode)
+        await self._write(file, buffer, sync=True)
+        self.seal_bytes += buffer.pages * fmt.PAGE
+        self.file_bytes = 0
         self._unmarked = False
         self._file = None
         await self._scheduler.run(file.close)

@@ -50,7 +50,10 @@ class Recovered:
     end: LogEnd
     unsynced_files: list[str]
     damage: list[Damage] = field(default_factory=list)
-    scanned_bytes: int = 0
+    tail_bytes: int = 0
+    """Bytes of log behind the head's start."""
+    replayed_bytes: int = 0
+    """What was read of them: records, or summaries."""
     clean: bool = False
     """The last process closed the store in order."""
 
@@ -96,7 +99,8 @@ async def recover(
     accepted = _accept(scans, parts, head)
     found = await _finish(folder, scheduler, headers, head, accepted, scans, numbers, directory)
     found.damage = damage + accepted.damage
-    found.scanned_bytes = sum(part.end - part.begin for part in parts)
+    found.tail_bytes = sum(part.end - part.begin for part in parts)
+    found.replayed_bytes = sum(scan.read_bytes for scan in scans)
     return found
 
 

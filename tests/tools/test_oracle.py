@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sarpstore_tools.oracle import Oracle, locations_of
+from sarpstore_tools.oracle import Oracle, decoys_of, locations_of
 
 BLOCK = 16
 
@@ -75,3 +75,11 @@ def test_locations_depend_on_the_ordinal_alone_and_differ():
     assert rows[7].tobytes() == locations_of(np.array([7]), LOCATION)[0].tobytes()
     assert locations_of(np.arange(3), np.dtype("V46")).shape == (3,)
     assert len(locations_of(np.zeros(0, dtype=np.int64), LOCATION)) == 0
+
+
+def test_a_decoy_is_no_block_s_location():
+    ordinals = np.arange(1000, dtype=np.int64)
+    real = {row.tobytes() for row in locations_of(ordinals, LOCATION)}
+    decoys = {row.tobytes() for row in decoys_of(ordinals, LOCATION)}
+    assert len(decoys) == 1000
+    assert not real & decoys

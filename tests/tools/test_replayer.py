@@ -20,6 +20,7 @@ class MemoryStore:
 
     def __init__(self, fault=None):
         self.oracle, self.fault, self.matches, self.namespaces = Oracle(), fault, 0, 0
+        self.rows = np.zeros(0, LOCATION)
 
     def namespace(self, name):
         self.namespaces += 1
@@ -40,7 +41,7 @@ class MemoryNamespace:
             ordinals = ordinals[:-1]
         elif self.store.fault == "long":
             ordinals = np.append(ordinals, 10**6)
-        rows = locations_of(ordinals, LOCATION) if locations else None
+        rows = self.store.rows[ordinals[ordinals < len(self.store.rows)]] if locations else None
         if self.store.fault == "location" and rows is not None and len(rows):
             rows["flags"][-1] ^= 1
         return SimpleNamespace(blocks=len(ordinals), tokens=16 * len(ordinals), locations=rows)
@@ -48,7 +49,11 @@ class MemoryNamespace:
     async def insert(self, tokens, rows):
         assert rows.dtype == LOCATION
         assert len(rows) == len(tokens) // 16
-        self.store.oracle.insert(self.name, tokens)
+        held = self.store.oracle.blocks
+        ordinals = self.store.oracle.insert(self.name, tokens)
+        new = ordinals >= (0 if self.store.fault == "overwritten" else held)
+        self.store.rows = np.resize(self.store.rows, self.store.oracle.blocks)
+        self.store.rows[ordinals[new]] = rows[new]
 
 
 async def replayed(store, *, concurrency=1, locations=True):
@@ -78,7 +83,9 @@ async def test_length_only_matches_once_a_turn():
     assert result.match_locations.calls == 0
 
 
-@pytest.mark.parametrize(("fault", "is_wrong"), [("short", False), ("long", True), ("location", True)])
+@pytest.mark.parametrize(
+    ("fault", "is_wrong"), [("short", False), ("long", True), ("location", True), ("overwritten", True)]
+)
 async def test_each_way_to_be_wrong_is_found(fault, is_wrong):
     result = await replayed(MemoryStore(fault))
     assert bool(result.wrong) == is_wrong

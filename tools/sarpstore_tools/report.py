@@ -93,7 +93,6 @@ def derived(row: Row) -> dict[str, float]:
         "directory_slack": directory / max(1, ENTRY_BYTES * stat(replay.stats, "segments")),
         "log_over_ids_and_locations": log / (blocks * (BLOCK_ID_BYTES + LOCATION_BYTES)),
         "log_over_full_segments": log / (blocks * RECORD_BYTES_A_BLOCK),
-        "superseded_share": stat(replay.stats, "dead_bytes") / max(1, log),
         "checkpoint_bytes": max(0, stat(replay.stats, "written_bytes") - log),
     }
 
@@ -235,7 +234,6 @@ def _bytes(rows: list[Row]) -> RenderableType:
     columns = (
         ("requests\na commit", ""),
         ("log\nMB", ""),
-        ("superseded\nshare", "0"),
         ("log over blocks\nof 30 B", "1.07"),
         ("\nof 32 B", "1.00"),
         ("checkpoints\nMB", ""),
@@ -248,7 +246,6 @@ def _bytes(rows: list[Row]) -> RenderableType:
                 row.label,
                 f"{ratios['requests_a_commit']:,.1f}",
                 f"{stat(row.replay.stats, 'log_bytes') / 1e6:,.1f}",
-                f"{100 * ratios['superseded_share']:.0f} %",
                 f"{ratios['log_over_ids_and_locations']:.2f}",
                 f"{ratios['log_over_full_segments']:.2f}",
                 f"{ratios['checkpoint_bytes'] / 1e6:,.1f}",
@@ -286,8 +283,8 @@ def _recovery(rows: list[Row]) -> RenderableType:
     ]
     return _explained(
         _table("Recovery after kill -9 (in ms)", columns, cells),
-        "Until another process, which stood by, gives the first right answer, with the page cache dropped. Then sampled",
-        "turns and the last ones before the kill are asked again.",
+        "Until another process, which stood by, gives the first right answer, with the page cache dropped.",
+        "Then sampled turns and the last ones before the kill are asked again.",
     )
 
 

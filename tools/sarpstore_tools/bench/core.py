@@ -7,9 +7,7 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import mmh3
@@ -21,6 +19,10 @@ from sarpstore_tools.bench.figures import Figure, Report, finish, measured, repo
 from sarpstore_tools.bench.folders import store_option, work_folder
 from sarpstore_tools.bench.machine import event_loop, this_machine
 from sarpstore_tools.bench.shapes import Ids, locations_of, random_ids, wrong_answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 BLOCK_TOKENS = 16
 WINDOW_BLOCKS = 64
@@ -68,19 +70,27 @@ def core_command(
         references = _references(repeats, blocks)
         figures = list(references.values())
         memcpy_gbs = references["memcpy"].value
-        for hash_name in HASH_TARGETS_NS:
-            figures.append(runner.run(_hashing(folder, hash_name, repeats, blocks, references[hash_name].value)))
+        figures += [
+            runner.run(_hashing(folder, hash_name, repeats, blocks, references[hash_name].value))
+            for hash_name in HASH_TARGETS_NS
+        ]
         figures.append(runner.run(_inserting(folder, repeats, blocks, memcpy_gbs)))
         figures += runner.run(_matching(folder, repeats, memcpy_gbs))
-    sha_ni = "sha256 with SHA-NI" if "sha_ni" in machine.features else "SHA-NI IS MISSING here: sha256 by the portable path"
+    sha_ni = "with SHA-NI" if "sha_ni" in machine.features else "WITHOUT SHA-NI, which this machine lacks"
     method = [
         f"one event loop ({name}) in one thread; {where}; {repeats} measurements a figure, medians are shown",
-        f"hash: block_ids over {BLOCK_TOKENS * blocks:,} tokens in one call; ratio to the hash's usual library on one "
-        f"long input of as many hashed bytes, in the same run; {sha_ni}",
-        f"insert: {blocks // WINDOW_BLOCKS:,} insert_ids of {WINDOW_BLOCKS} random blocks into a new store, awaited one "
-        'by one, durability "interval", and the final sync(); ratio to memcpy of ids and locations',
-        f"match: {MATCH_ROUNDS} match_many_ids of {QUERIES} queries of {QUERY_BLOCKS} blocks a measurement; ratio to "
-        "memcpy of the queries' ids",
+        (
+            f"hash: block_ids over {BLOCK_TOKENS * blocks:,} tokens in one call; ratio to the hash's usual library on one "
+            f"long input of as many hashed bytes, in the same run; sha256 {sha_ni}"
+        ),
+        (
+            f"insert: {blocks // WINDOW_BLOCKS:,} insert_ids of {WINDOW_BLOCKS} random blocks into a new store, one "
+            'after the other, durability "interval", and the final sync(); ratio to memcpy of ids and locations'
+        ),
+        (
+            f"match: {MATCH_ROUNDS} match_many_ids of {QUERIES} queries of {QUERY_BLOCKS} blocks a measurement; ratio to "
+            "memcpy of the queries' ids"
+        ),
     ]
     report = Report(command="bench core", machine=machine, method=method, figures=figures)
     finish(context, report, json_file, targets=targets)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -19,6 +17,10 @@ from sarpstore_tools.bench.folders import store_option, work_folder
 from sarpstore_tools.bench.machine import event_loop, this_machine
 from sarpstore_tools.bench.shapes import SHAPES, Ids, locations_of, random_ids
 from sarpstore_tools.bench.sizes import SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 ENTRY_BYTES = 16
 STEP = 1.15
@@ -64,8 +66,10 @@ def directory_command(
         figures.append(runner.run(_bytes_a_block(folder / "branching", "branching families", blocks, branching)))
         machine = this_machine(folder)
     method = [
-        f"slack: stats() about {SAMPLES_A_STEP} times between two sizes of the table ({STEP}x apart), the greatest of "
-        f'all from {min_entries:,} entries on counts; distinct runs of one block, durability "never", {name}',
+        (
+            f"slack: stats() about {SAMPLES_A_STEP} times between two sizes of the table ({STEP}x apart), the greatest of "
+            f'all from {min_entries:,} entries on counts; distinct runs of one block, durability "never", {name}'
+        ),
         "bytes a block: directory_bytes over the store's own count of unique blocks, slack included",
     ]
     report = Report(command="bench directory", machine=machine, method=method, figures=figures)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -12,7 +11,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sarpstore_tools.bench.machine import Machine
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sarpstore_tools.bench.machine import Machine
 
 WIDTH_MIN = 120
 """Columns that the table needs; a narrower output that is no terminal gets them all the same."""

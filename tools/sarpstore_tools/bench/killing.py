@@ -118,7 +118,9 @@ class Samples:
 
     def write(self, path: str) -> None:
         """Each with a few unknown blocks behind it: the answer must end where they begin."""
-        queries = {str(i): np.concatenate([ids, random_ids(self._rng, UNKNOWN_BLOCKS)]) for i, ids in enumerate(self._kept)}
+        queries = {
+            str(i): np.concatenate([ids, random_ids(self._rng, UNKNOWN_BLOCKS)]) for i, ids in enumerate(self._kept)
+        }
         with open(path, "wb") as file:  # noqa: PTH123 (numpy would add an ending to a path)
             np.savez(file, **queries)  # type: ignore[arg-type]
 
@@ -219,4 +221,3 @@ def _reporter(parent: Parent) -> Any:
             parent.send(Reading(done, total))
 
     return report
-

@@ -36,8 +36,10 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         missing = f" (missing: {' '.join(self.missing_features)})" if self.missing_features else ""
         return [
             f"machine: {self.cpu}, {self.cores} cores, {' '.join(self.features) or 'no features'}{missing}",
-            f"system: {self.system}, Python {self.python}, sarpstore {self.sarpstore}, {self.loop}; "
-            f"store on {self.file_system}",
+            (
+                f"system: {self.system}, Python {self.python}, sarpstore {self.sarpstore}, {self.loop}; "
+                f"store on {self.file_system}"
+            ),
         ]
 
 

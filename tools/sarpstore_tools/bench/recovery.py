@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import msgspec
@@ -21,6 +20,9 @@ from sarpstore_tools.bench.worker import Failed, Worker, WorkerError
 from sarpstore_tools.recovery import drop_page_cache
 from sarpstore_tools.specreader.folder import log_name, signature
 from sarpstore_tools.specreader.structures import place
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Shape = Literal["plain", "branching"]
 
@@ -86,12 +88,18 @@ def recovery_command(
             if len(blocks) > 1:
                 figures.append(_ratio(one, blocks, answers))
     method = [
-        "a child process inserts through the public API, syncs, and gets SIGKILL at a random moment "
-        f"{KILL_AFTER_SECONDS[0]} to {KILL_AFTER_SECONDS[1]} s later while it goes on inserting",
-        "plain: sequences of 4,096 random blocks; branching: families of 512 blocks and 80 forks that leave an earlier "
-        "one at a random block and add 20 to 60",
-        f"first answer: open() to the answer (up to 256 blocks, with locations, known), {repeats} fresh processes that "
-        "had imported everything; each is killed right after it; names, sizes and times of the files stay the same",
+        (
+            "a child process inserts through the public API, syncs, and gets SIGKILL at a random moment "
+            f"{KILL_AFTER_SECONDS[0]} to {KILL_AFTER_SECONDS[1]} s later while it goes on inserting"
+        ),
+        (
+            "plain: sequences of 4,096 random blocks; branching: families of 512 blocks and 80 forks that leave an earlier "
+            "one at a random block and add 20 to 60"
+        ),
+        (
+            f"first answer: open() to the answer (up to 256 blocks, with locations, known), {repeats} fresh processes that "
+            "had imported everything; each is killed right after it; names, sizes and times of the files stay the same"
+        ),
         *_page_cache(cache),
     ]
     report = Report(command="bench recovery", machine=machine, method=method, figures=figures, failures=failures)
@@ -209,9 +217,7 @@ class _Killed:
 
     def _open(self, number: int, *, load: bool = False, progress: bool = False) -> tuple[Opened, Loaded]:
         """Open it cold in a fresh process, which is killed after the first answer unless it is to load everything."""
-        job = OpenJob(
-            store=str(self._store), samples=str(self._samples), sample=number, load=load, progress=progress
-        )
+        job = OpenJob(store=str(self._store), samples=str(self._samples), sample=number, load=load, progress=progress)
         worker = Worker(MODULE, job, Message)
         try:
             worker.receive(Ready)

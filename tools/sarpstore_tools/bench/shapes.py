@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 import sarpstore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 Ids = npt.NDArray[np.uint8]
 """Block ids, (blocks, 16)."""
@@ -64,7 +66,7 @@ SHAPES: dict[str, Callable[[np.random.Generator], Iterator[Ids]]] = {"plain": pl
 
 
 def wrong_answer(match: Any, ids: Ids, least: int, most: int) -> str:
-    """What is wrong with the answer to a query of `ids`, of which `least` to `most` blocks must match; empty: nothing."""
+    """What is wrong with the answer to a query of `ids`, of which `least` to `most` blocks must match; else empty."""
     if not least <= match.blocks <= most:
         expected = f"{least}" if least == most else f"{least} to {most}"
         return f"{match.blocks} blocks match where {expected} should"

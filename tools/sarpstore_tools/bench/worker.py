@@ -6,10 +6,12 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -31,7 +33,9 @@ class Worker:
         # Not -m: the module's package may import the module before it is to run.
         code = f"import sys; from {module} import main; sys.exit(main())"
         command = [sys.executable, "-c", code, msgspec.json.encode(job).decode()]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = subprocess.Popen(  # noqa: S603 (our own program)
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(messages | Failed)
 
     def messages(self) -> Iterator[Any]:

@@ -41,7 +41,7 @@ RAG_SYSTEM_TOKENS = 200
 RAG_DOCUMENTS = 2_000
 RAG_DOCUMENTS_A_SESSION = 4
 
-DEFAULT_SIZES = {"chat": (300, 6), "agent": (60, 20), "stripped": (200, 6), "rag": (300, 3)}
+DEFAULT_SIZES = {"chat": (600, 6), "agent": (120, 20), "stripped": (400, 6), "rag": (600, 3)}
 """(sessions, turns a session on average) of each shape: together about 20 seconds of replay on one core."""
 
 DESCRIPTIONS = {

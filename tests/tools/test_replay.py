@@ -1,0 +1,198 @@
+"""`sarpstore replay` end to end: the real command, engine and kill, what it prints, and that a wrong answer fails it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+
+import msgspec
+import pytest
+import sarpstore
+from sarpstore_tools import main as command_line
+from sarpstore_tools import replay, report
+from sarpstore_tools.protocol import ServeJob, StoreOptions
+from sarpstore_tools.replayer import Replayer, waves
+from sarpstore_tools.traces import TraceSpec, open_trace
+
+TINY = ("--generate", "chat", "--sessions", "6", "--turns", "3")
+
+
+def run(*arguments, cwd):
+    command = [sys.executable, "-c", "from sarpstore_tools.main import main; main()", "replay", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
+
+
+def test_a_replay_with_a_kill_answers_everything_rightly(tmp_path):
+    done = run(*TINY, "--json", "--store", "stores", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    row = json.loads(line)
+    replayed, recovery = row["replay"], row["recovery"]
+    assert row["clean"]
+    assert replayed["matched_tokens"] == replayed["oracle_tokens"] > 0
+    assert (replayed["wrong"], replayed["lost_tokens"], recovery["wrong"], recovery["lost_tokens"]) == (0, 0, 0, 0)
+    assert replayed["unique_blocks"] == replayed["stats"]["blocks"] > 0
+    assert replayed["answers"] == 2 * replayed["turns"]
+    assert recovery["checked"] > replayed["turns"]
+    assert recovery["answers_before_kill"] > 0
+    assert (recovery["tries"], recovery["stats"]["damaged_records"]) == (1, 0)
+    assert replayed["reads_length"] <= report.READS_LENGTH_MAX
+    assert row["derived"]["log_over_full_segments"] > 1
+    assert "chat" in done.stderr
+    assert list((tmp_path / "stores" / "00-chat").glob("*.log")), "--store keeps the store"
+
+
+def test_the_summary_fits_its_width_and_ends_with_the_verdict(tmp_path):
+    (tmp_path / "sarpstore").mkdir()  # must not be taken for the package
+    done = run(*TINY, "--limit", "8", "--system-prompt", "600", "--concurrency", "3", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= report.WIDTH
+    for title in ("Answers", "Speed (", "Reads and memory", "Bytes written", "Recovery after kill -9"):
+        assert any(line.startswith(title) for line in lines)
+    assert lines[-1].startswith("Every answer was right: ")
+
+
+def test_length_only_without_a_kill_asks_once_a_turn(tmp_path):
+    done = run(*TINY, "--json", "--no-kill", "--length-only", cwd=tmp_path)
+    row = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert row["recovery"] is None
+    assert row["replay"]["answers"] == row["replay"]["turns"]
+
+
+@pytest.mark.parametrize("text", ["", '{"input_length": 512, "hash_ids": [1]}\nnot JSON\n'])
+def test_a_trace_that_cannot_be_read_is_one_line_and_status_2(tmp_path, text):
+    (tmp_path / "trace.jsonl").write_text(text)
+    done = run("trace.jsonl", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "trace.jsonl" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_store_that_is_there_is_not_overwritten(tmp_path):
+    (tmp_path / "stores" / "00-chat").mkdir(parents=True)
+    (tmp_path / "stores" / "00-chat" / "precious").touch()
+    done = run(*TINY, "--store", "stores", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "not empty" in done.stderr
+
+
+# --- planted faults: an engine that is wrong in one way, in this process
+
+
+def too_long(real):
+    async def match(namespace, tokens, **options):
+        answer = await real(namespace, tokens, **options)
+        answer.blocks = len(tokens) // 16
+        return answer
+
+    return match
+
+
+def too_short(real):
+    async def match(namespace, tokens, **options):
+        return await real(namespace, tokens[: max(0, len(tokens) - 16)], **options)
+
+    return match
+
+
+def other_location(real):
+    async def match(namespace, tokens, **options):
+        answer = await real(namespace, tokens, **options)
+        if answer.blocks and options["locations"]:
+            answer.locations["flags"][-1] ^= 1
+        return answer
+
+    return match
+
+
+class Overwriting:
+    """Inserts as if a block took the location of its latest insertion."""
+
+    def __init__(self):
+        self.latest = {}
+
+    def insert(self, real):
+        async def insert(namespace, tokens, rows):
+            for key, row in zip(map(bytes, namespace.block_ids(tokens)), rows, strict=True):
+                self.latest[key] = row
+            return await real(namespace, tokens, rows)
+
+        return insert
+
+    def match(self, real):
+        async def match(namespace, tokens, **options):
+            answer = await real(namespace, tokens, **options)
+            if options["locations"]:
+                for number, key in enumerate(map(bytes, answer.ids)):
+                    answer.locations[number] = self.latest[key]
+            return answer
+
+        return match
+
+
+async def replayed(path):
+    trace = open_trace(TraceSpec(label="chat", generate="chat", sessions=6, turns=3))
+    async with sarpstore.open(path) as store:
+        replayer = Replayer(store, sarpstore.LOCATION, locations=True)
+        for wave in waves(trace.turns(), 2):
+            await replayer.play(wave)
+        return replayer.result()
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_wrong"), [(None, False), (too_long, True), (too_short, False), (other_location, True)]
+)
+def test_the_command_fails_where_an_answer_is_wrong_or_lost(tmp_path, monkeypatch, capsys, fault, is_wrong):
+    if fault is not None:
+        monkeypatch.setattr(sarpstore.Namespace, "match", fault(sarpstore.Namespace.match))
+    status, out = command_in_process(tmp_path, monkeypatch, capsys)
+    assert status == (0 if fault is None else 1)
+    last = out.splitlines()[-1]
+    assert last.startswith("Every answer was right" if fault is None else "NOT every answer was right")
+    assert (" 0 wrong" not in last and "none wrong" not in last) == is_wrong
+
+
+def test_an_engine_that_overwrites_held_locations_is_found_out(tmp_path, monkeypatch, capsys):
+    overwriting = Overwriting()
+    monkeypatch.setattr(sarpstore.Namespace, "insert", overwriting.insert(sarpstore.Namespace.insert))
+    monkeypatch.setattr(sarpstore.Namespace, "match", overwriting.match(sarpstore.Namespace.match))
+    status, out = command_in_process(tmp_path, monkeypatch, capsys)
+    assert status == 1
+    assert "not the one that was inserted" in " ".join(out.split())
+
+
+def command_in_process(tmp_path, monkeypatch, capsys):
+    """The command with its serving process's work done in this process, where the engine can be changed."""
+
+    def serve(spec, options, store, samples_path, progress):
+        return report.Row(label=spec.label, notes=[], replay=asyncio.run(replayed(store)), recovery=None)
+
+    monkeypatch.setattr(replay, "_serve", serve)
+    with pytest.raises(SystemExit) as end:
+        command_line.main(["replay", *TINY, "--store", str(tmp_path / "stores")])
+    return end.value.code, capsys.readouterr().out
+
+
+def test_what_the_user_asks_for_reaches_the_serving_process(monkeypatch):
+    jobs = []
+
+    class Stop(Exception):
+        pass
+
+    def child(job):
+        jobs.append(job)
+        raise Stop
+
+    monkeypatch.setattr(replay, "Child", child)
+    arguments = [*TINY, "--durability", "always", "--sync-interval-ms", "7", "--hash", "mmh3", "--concurrency", "9"]
+    with pytest.raises(Stop):
+        replay.replay.main(arguments, standalone_mode=False)
+    (job,) = jobs
+    assert isinstance(job, ServeJob)
+    assert job.options == StoreOptions("mmh3", "always", 7)
+    assert (job.concurrency, job.locations, job.kill, job.trace.sessions) == (9, True, True, 6)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(job), type=ServeJob) == job

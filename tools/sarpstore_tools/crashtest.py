@@ -1,0 +1,258 @@
+"""`sarpstore crashtest`: kill a writer again and again, and check what survives."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+import sarpstore
+from sarpstore_tools.bench.figures import Figure, Report, finish, json_option, measured
+from sarpstore_tools.bench.folders import store_option, work_folder
+from sarpstore_tools.bench.machine import Machine, event_loop, this_machine
+from sarpstore_tools.bench.worker import Failed, Worker
+from sarpstore_tools.crashcheck import NOT_CHECKED, Checked, Oracle, verify_faults
+from sarpstore_tools.crashing import Acknowledged, Began, CrashJob, Message, Phase, Where
+
+MODULE = "sarpstore_tools.crashing"
+OLD_TREES_CHECKED = 100
+"""Trees of earlier rounds that are asked for again after each kill; after the last, all are."""
+
+WAIT_SECONDS_MAX = 60.0
+
+# Where a kill is aimed at: (its share, seconds after that began, at least and at most).
+AIMS: dict[Where, tuple[float, float, float]] = {
+    "inserting": (0.55, 0.02, 0.5),
+    "opening": (0.15, 0.0, 0.03),
+    "checkpointing": (0.2, 0.0, 0.01),
+    "closing": (0.1, 0.0, 0.02),
+}
+
+
+class Round(msgspec.Struct, kw_only=True):
+    """What one kill left. `broken`: the process ended or hung by itself, or the store does not open."""
+
+    where: str
+    insertions: int
+    blocks: int
+    checked: Checked
+    faults: int
+    broken: bool
+    messages: list[str] = []
+
+
+@click.command("crashtest", short_help="Kill a writer again and again and check what survives.")
+@click.option("--kills", type=click.IntRange(min=1), default=50, show_default=True, help="Times to kill the writer.")
+@click.option("--durability", type=click.Choice(["always", "interval", "never"]), default="always", show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of blocks and moments (default: a new one, shown).")
+@click.option(
+    "--seconds-max", type=click.FloatRange(min=0, min_open=True), help="Start no round after so many seconds."
+)
+@store_option
+@json_option
+@click.pass_context
+def crashtest(
+    context: click.Context,
+    kills: int,
+    durability: Literal["always", "interval", "never"],
+    seed: int | None,
+    seconds_max: float | None,
+    store: Path | None,
+    json_file: Any,
+) -> None:
+    """Kill (SIGKILL) a process that inserts, open the store that it leaves, and check it; again and again, one store.
+
+    After each kill everything that was acknowledged must match with its locations, and nothing that was never inserted
+    may. An insertion counts as acknowledged when its await returned under durability "always", or when a later sync()
+    returned. `sarpstore verify` must find the files clean.
+
+    Exit status: 0 if nothing was lost, wrong or faulty, 1 otherwise, 2 if the test could not be done.
+    """
+    seed = secrets.randbits(32) if seed is None else seed
+    deadline = time.monotonic() + (seconds_max or float("inf"))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with work_folder(store) as folder, Progress(*columns, console=Console(stderr=True)) as progress:
+        machine = this_machine(folder)
+        task = progress.add_task(f"kills (seed {seed})", total=kills)
+        test = _CrashTest(str(folder / "store"), durability, seed)
+        while len(test.rounds) < kills and time.monotonic() < deadline and not test.is_over:
+            test.round(is_last=len(test.rounds) + 1 == kills)
+            progress.update(task, completed=len(test.rounds))
+    finish(context, _report(machine, test, kills), json_file)
+
+
+class _CrashTest:
+    """One store through all rounds."""
+
+    def __init__(self, store: str, durability: Literal["always", "interval", "never"], seed: int) -> None:
+        self.seed = seed
+        self.durability = durability
+        self.rounds: list[Round] = []
+        self.is_over = False
+        self._opened = False
+        self._store = store
+        self._random = random.Random(seed)  # noqa: S311 (no secret)
+        self._oracle = Oracle(seed)
+
+    def round(self, *, is_last: bool) -> None:
+        """Kill once, and check."""
+        before = self._oracle.trees
+        aim = self._random.choices(list(AIMS), [share for share, _, _ in AIMS.values()])[0]
+        job = CrashJob(
+            store=self._store,
+            durability=self.durability,
+            seed=self.seed,
+            round=len(self.rounds),
+            first_tree=max(before, default=-1) + 1,
+            close_after=self._random.uniform(0.02, 0.3) if aim == "closing" else None,
+        )
+        listener = _Listener(Worker(MODULE, job, Message))
+        listener.kill_after(aim, self._random.uniform(*AIMS[aim][1:]))
+        touched = set()
+        for op in listener.ops.values():
+            self._oracle.began(op)
+            touched.add(op.tree)
+        for number in listener.acknowledged:
+            self._oracle.acknowledged(listener.ops[number])
+        old = self._oracle.trees
+        if not is_last:
+            old = self._random.sample(before, min(len(before), OLD_TREES_CHECKED))
+        self.rounds.append(self._check(listener, sorted({*touched, *old})))
+
+    def _check(self, listener: _Listener, trees: list[int]) -> Round:
+        # A reader leaves the files as they are: then the next round's writer finds what this one's kill left.
+        read_only = self._random.random() < 0.5
+        checked, faults, fault = Checked(), 0, ""
+        broken = listener.failed
+        try:
+            if self._exists(listener):
+                with asyncio.Runner(loop_factory=event_loop()[1]) as runner:
+                    checked = runner.run(self._oracle.check(self._store, trees, read_only=read_only))
+                faults, fault = verify_faults(self._store)
+        except sarpstore.SarpError as error:
+            broken = f"the store does not open: {type(error).__name__}: {error}"
+        self.is_over = bool(broken)
+        return Round(
+            where=listener.where,
+            insertions=len(listener.acknowledged),
+            blocks=sum(listener.ops[number].blocks for number in listener.acknowledged),
+            checked=checked,
+            faults=faults,
+            broken=bool(broken),
+            messages=[text for text in (broken, fault, *checked.messages) if text],
+        )
+
+    def _exists(self, listener: _Listener) -> bool:
+        """Whether there must be a store: until one has been opened, a kill may come before it is made."""
+        self._opened = self._opened or listener.where not in ("starting", "opening")
+        return self._opened or any(Path(self._store).glob("*.log"))
+
+
+class _Listener(threading.Thread):
+    """Hears the process out, so that its pipe never fills; what it said until its death is complete after the kill."""
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(daemon=True)
+        self.ops: dict[int, Began] = {}
+        self.acknowledged: list[int] = []
+        self.where: str = "starting"
+        self.failed = ""
+        self._worker = worker
+        self._changed = threading.Condition()
+        self._reached: set[str] = set()
+        self.start()
+
+    def run(self) -> None:
+        for message in self._worker.messages():
+            if isinstance(message, Began):
+                self.ops[message.op] = message
+            elif isinstance(message, Acknowledged):
+                self.acknowledged += message.ops
+            elif isinstance(message, Phase):
+                self._reach(message.where)
+            elif isinstance(message, Failed):
+                self.failed = message.reason
+        self._reach("")
+
+    def _reach(self, where: str) -> None:
+        with self._changed:
+            self.where = where or self.where
+            self._reached.add(where)
+            self._changed.notify_all()
+
+    def kill_after(self, where: Where, seconds: float) -> None:
+        """Kill it so many seconds after it began with that, or when it has died by itself; both are heard out."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._reached & {where, ""}, WAIT_SECONDS_MAX)
+            hung = not self._reached & {where, ""}
+        time.sleep(seconds)
+        ended = self._worker.process.poll() is not None
+        self._worker.kill()
+        self.join()
+        self._worker.stop()
+        if ended:
+            self.failed = self.failed or f"it ended by itself with status {self._worker.process.returncode}"
+        elif hung:
+            self.failed = f"it hung while {self.where}"
+
+
+def _report(machine: Machine, test: _CrashTest, kills: int) -> Report:
+    rounds = test.rounds
+    fell = ", ".join(f"{where} {count}" for where, count in Counter(one.where for one in rounds).most_common())
+    recovery = [one.checked.recovery_ms for one in rounds if one.checked.recovery_ms]
+    queries = f"{sum(one.checked.queries for one in rounds):,} queries"
+    broken = sum(bool(one.failed) for one in rounds) + sum(
+        "the store" in text for one in rounds for text in one.messages
+    )
+    figures = [
+        _count("kills", len(rounds), note=fell),
+        _count("acknowledged insertions", sum(one.insertions for one in rounds)),
+        _count("acknowledged blocks", sum(one.blocks for one in rounds), note="of all insertions together"),
+        _count("lost blocks", sum(one.checked.lost_blocks for one in rounds), target=0.0, note=queries),
+        _count("wrong answers", sum(one.checked.wrong for one in rounds), target=0.0, note=queries),
+        _verify(rounds),
+        _count("failures to open or to write", broken, target=0.0),
+    ]
+    if recovery:
+        figures.append(measured("recovery", "ms", recovery, note="open() to the first answers, page cache warm"))
+    failures = [
+        f"round {number} (killed while {one.where}): {text}"
+        for number, one in enumerate(rounds, start=1)
+        for text in one.messages
+    ]
+    method = [
+        (
+            f"seed {test.seed}; durability {test.durability}; SIGKILL, {AIMS['inserting'][1]} to {AIMS['inserting'][2]} s "
+            "after inserting began, or aimed at an open, a checkpoint or a close; one store through all rounds"
+        ),
+        (
+            "every sequence of a round, and 100 trees of earlier ones (after the last kill: all), with more blocks "
+            "than were ever inserted; half of the checks open read-only, so that the next writer recovers by itself"
+        ),
+    ]
+    if len(rounds) < kills and not test.is_over:
+        method.append(f"stopped by --seconds-max after {len(rounds)} of {kills} kills")
+    return Report(
+        command=f"crashtest, seed {test.seed}", machine=machine, method=method, figures=figures, failures=failures
+    )
+
+
+def _count(name: str, value: float, **rest: Any) -> Figure:
+    return Figure(name=name, unit="", value=value, least=value, greatest=value, **rest)
+
+
+def _verify(rounds: list[Round]) -> Figure:
+    unchecked = sum(one.faults == NOT_CHECKED for one in rounds)
+    if unchecked:
+        return _count("verify: rounds NOT CHECKED", unchecked, target=0.0, note="there is no sarpstore verify")
+    return _count("verify faults", sum(one.faults for one in rounds), target=0.0, note="after every kill")
