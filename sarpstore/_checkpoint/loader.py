@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sarpstore._files import File
     from sarpstore._io import Scheduler
 
-__all__ = ["ImagePlace", "PartitionLoader"]
+__all__ = ["ImagePlace", "PartitionLoader", "places_by_range"]
 
 ImagePlace = np.void
 """A row of `_format.PARTITION_DTYPE`: where a partition's image is, and what it holds."""
@@ -59,6 +59,13 @@ def _steps_within(changes: npt.NDArray[Any], prefix: int, depth: int) -> npt.NDA
     return np.ascontiguousarray(steps[keys >> np.uint64(48 - depth) == prefix >> (48 - depth)])
 
 
+def places_by_range(partitions: npt.NDArray[Any]) -> dict[tuple[int, int], ImagePlace]:
+    """Rows of a head's partition table by (prefix, depth)."""
+    return dict(
+        zip(zip(partitions["prefix"].tolist(), partitions["depth"].tolist(), strict=True), partitions, strict=True)
+    )
+
+
 class PartitionLoader:
     """Loads partitions of `directory` from `places` (their rows in the head) and applies the `tail` of the log.
 
@@ -88,9 +95,7 @@ class PartitionLoader:
         self._steps, self._starts = _steps_by_partition(directory, tail)
         self._loading: dict[int, asyncio.Task[None]] = {}
         self._rebuilding: asyncio.Task[npt.NDArray[Any]] | None = None
-        self.places: dict[tuple[int, int], ImagePlace] = {
-            (int(row["prefix"]), int(row["depth"])): row for row in places
-        }
+        self.places = places_by_range(places)
         """Images that are as their partition is on disk, by (prefix, depth); a checkpoint may share them."""
         self.unloaded = len(places)
         """Partitions that are not in memory yet."""

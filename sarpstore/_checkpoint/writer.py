@@ -15,6 +15,7 @@ import numpy as np
 
 from sarpstore import _format as fmt
 from sarpstore._checkpoint.head import CheckpointHead, NamespaceEntry, encode_image
+from sarpstore._checkpoint.loader import places_by_range
 from sarpstore._directory import DIRTY, LOADED, DivergenceDirectory
 from sarpstore._errors import CorruptionError
 from sarpstore._files import read_whole
@@ -35,6 +36,8 @@ _WRITE_BYTES: Final = 512 << 10
 # Image files may hold this many times what the newest head names before everything is imaged anew.
 _IMAGES_SHARE_MAX: Final = 3
 _LOG_BYTES_MIN: Final = 1 << 20
+# The event loop gets its turn after so many rows of the partition table.
+_YIELD_BYTES: Final = 16 * fmt.PARTITION_DTYPE.itemsize
 # Opening files, reading the head, the first partitions and the first record.
 _FIXED_MS: Final = 10
 
@@ -42,7 +45,7 @@ _FIXED_MS: Final = 10
 def checkpoint_due(
     log_bytes: int, replay_bytes: int, directory_bytes: int, replay_bytes_per_ms: float, target_ms: int
 ) -> bool:
-    """Whether the log since the last checkpoint has grown past the directory's size, or recovery past `target_ms`.
+    """Whether the log since the last checkpoint has passed the directory's size, or recovery `target_ms`.
 
     Hashed keys dirty every partition quickly, so a checkpoint costs about the directory's size: by the first rule
     checkpoints write at most about as many bytes as the log does. `replay_bytes` is what a recovery would read: the open
@@ -118,7 +121,7 @@ class Checkpointer:
                 raise
             self.bytes_written += len(data)
             self.position = start
-            self._loader.places = {(int(row["prefix"]), int(row["depth"])): row for row in head.partitions}
+            self._loader.places = places_by_range(head.partitions)
             await self._scheduler.run(_remove_old, self._folder, number)
 
     def _slots(self) -> dict[int, int]:
@@ -132,7 +135,7 @@ class Checkpointer:
         What splits meanwhile splits behind the cursor or ahead of it, never over it: the range of an imaged partition
         is done, and the halves of one that is still ahead are imaged each.
         """
-        rows: list[Any] = []
+        rows = bytearray()
         share = await self._scheduler.run(self._may_share)
         images: _Images | None = None
         prefix = 0
@@ -150,11 +153,11 @@ class Checkpointer:
                     )
                     imaged.append(prefix)
                     row = self._image(number, head.number, images)
-                rows.append(row)
+                rows += row.tobytes()
                 prefix = int(row["prefix"]) + (1 << (48 - int(row["depth"])))
                 if images is not None and len(images.gathered) >= _WRITE_BYTES:
                     await self._flush(images)
-                elif len(rows) % 16 == 0:
+                elif len(rows) % _YIELD_BYTES == 0:
                     await asyncio.sleep(0)
             if images is not None:
                 await self._flush(images)
@@ -162,7 +165,7 @@ class Checkpointer:
         finally:
             if images is not None:
                 await self._scheduler.run(images.file.close)
-        head.partitions = np.array(rows, fmt.PARTITION_DTYPE)
+        head.partitions = np.frombuffer(rows, fmt.PARTITION_DTYPE)
 
     def _shared(self, number: int, share: bool) -> Any | None:
         """The partition's present image, if it is still what the partition is."""

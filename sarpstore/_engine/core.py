@@ -186,7 +186,8 @@ class Core:
         state = self.state
 
         def step(needs: Any) -> int:
-            # Chosen anew at every try: another commit may gather by now.
+            # Asked and chosen anew at every try: the log may have failed or closed, another commit may gather by now.
+            state.writer.check()
             commit = state.gatherer.buffer
             before = commit.records
             if not _namespace_written(state, sequenced, commit):
@@ -197,7 +198,6 @@ class Core:
             return status
 
         while True:
-            state.writer.check()
             status = await state.matcher.decide(step)
             if status < 0:
                 raise AssertionError(f"the kernel answered {status} to an insertion")

@@ -15,7 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from sarpstore import _format as fmt
-from sarpstore._errors import FailedError, StorageError
+from sarpstore._errors import ClosedError, FailedError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +86,9 @@ class LogWriter:
     # --- for callers
 
     def check(self) -> None:
-        """FailedError after a failed write or sync."""
+        """FailedError after a failed write or sync, ClosedError once the log is being closed."""
+        if self._closing:
+            raise ClosedError(f"{self._folder.path} is closed")
         if self.failure is not None:
             raise FailedError(self._folder.path, self.failure) from self.failure
 
