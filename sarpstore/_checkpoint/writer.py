@@ -48,7 +48,8 @@ def checkpoint_due(
     """Whether the log since the last checkpoint has passed the directory's size, or recovery `target_ms`.
 
     Hashed keys dirty every partition quickly, so a checkpoint costs about the directory's size: by the first rule
-    checkpoints write at most about as many bytes as the log does. `replay_bytes` is what a recovery would read: the open
+    """Whether the log since the last checkpoint has passed the directory's size, or recovery would pass its target.
+
     file's records and the others' summaries. Half the target is left for what comes while the checkpoint is written.
     Below 1 MiB of log none is due.
     """

@@ -93,7 +93,7 @@ async def store():
         yield store
 
 
-async def refused(call, error=sarpstore.InputError, match=""):
+async def refused(call, error=sarpstore.InputError, match=None):
     with pytest.raises(error, match=match) as raised:
         await call()
     assert isinstance(raised.value, sarpstore.SarpError)

@@ -11,13 +11,27 @@ import pytest
 import sarpstore
 from sarpstore import _format as fmt
 from sarpstore._files import MemoryFolder, read_whole
-from store_helpers import flip, locations, logs, memory_store, names_of, overwrite, patch_header, patch_whole, truncate
+from sarpstore._kernel import crc32c
+from store_helpers import (
+    flip,
+    locations,
+    logs,
+    memory_store,
+    names_of,
+    overwrite,
+    patch_header,
+    patch_whole,
+    records,
+    remove_checkpoints,
+    truncate,
+)
 
 
 async def made(folder, files=2, **options):
     for i in range(files):
         async with memory_store(folder.reopen(), **options) as store:
             await store.namespace("x").insert([10 * i, 1, 2], locations(3))
+            await store.checkpoint()
     return folder
 
 
@@ -25,7 +39,7 @@ def contents(folder):
     return {name: read_whole(folder, name) for name in folder.names()}
 
 
-async def refused(folder, error, match="", **options):
+async def refused(folder, error, match=None, **options):
     """Opening fails so, for a writer and a reader alike; afterwards nothing is changed and nothing is locked."""
     before = contents(folder)
     for read_only in (False, True):
@@ -33,7 +47,9 @@ async def refused(folder, error, match="", **options):
             await sarpstore.open(folder.reopen(), read_only=read_only, **options)
         assert isinstance(raised.value, sarpstore.SarpError)
     assert contents(folder) == before
-    folder.reopen().lock()
+    handle = folder.reopen()
+    handle.lock()
+    handle.unlock()
 
 
 # --- paths
@@ -294,9 +310,6 @@ async def test_a_log_file_under_another_number():
 
 
 async def test_a_record_of_an_unknown_type_is_refused():
-    from store_helpers import records, remove_checkpoints
-    from sarpstore._kernel import crc32c
-
     folder = await made(MemoryFolder(), files=1)
     remove_checkpoints(folder)
     name = logs(folder)[0]

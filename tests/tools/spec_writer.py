@@ -214,13 +214,13 @@ class StoreWriter:
         """The sealing commit of the current file."""
         entries = [self._summary_entry(one) for one in self.placed if one.kind != COMMIT]
         groups = [entries[at : at + 126] for at in range(0, len(entries), 126)]
-        positions = []
+        first = self.file << 24 | len(self.data) // UNIT
         for group in groups:
             self.room = 64  # one a page
-            positions.append(self.add(SUMMARY, bytes(32), b"".join(group), n=len(group)))
+            self.add(SUMMARY, bytes(32), b"".join(group), n=len(group))
         self.room = 64
-        self.synced = self.end
-        self.add(SEAL, struct.pack("<IIQ", len(groups), len(entries), positions[0] if positions else 0))
+        self.synced = max(self.synced, self.end)
+        self.add(SEAL, struct.pack("<IIQ", len(groups), len(entries), first))
         return self.commit(flags=2 if closed else 0)
 
     def _summary_entry(self, one: Placed) -> bytes:
@@ -232,8 +232,8 @@ class StoreWriter:
         return struct.pack("<QQQII", word0, word1, one.owner.supersedes, units, 0)
 
     def name(self, name: str, adapter: str = "") -> int:
-        """A namespace record; returns the namespace."""
-        number = int.from_bytes(namespace_root(name, adapter)[:8], "little")
+        """A namespace record; returns the namespace. The empty one has a record like others."""
+        number = int.from_bytes(namespace_root(name, adapter)[:8], "little") if name or adapter else 0
         head = struct.pack("<IHH", 16, len(name.encode()), len(adapter.encode()))
         self.add(NAMESPACE, head + struct.pack("<Q", number), name.encode() + adapter.encode())
         self.names[number] = struct.pack("<Q", number) + head + name.encode() + adapter.encode()
@@ -242,8 +242,10 @@ class StoreWriter:
     # -- inserting
 
     def insert(self, ids: list[bytes], namespace: int = 0, holder: int = 0) -> list[int]:
-        """Inserts a path of block ids as log.md says; returns the positions of the records that it took."""
+        """Inserts a path of block ids as log.md says; returns the positions of its segment records."""
         positions = []
+        if namespace == 0 and 0 not in self.names:
+            self.name("")
         for window in range(-(-len(ids) // 64)):
             piece = ids[64 * window : 64 * window + 64]
             missing = next((at for at, one in enumerate(piece) if (holder, namespace, one) not in self.owners), None)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from sarpstore_tools.counters import reads_of, stat
-from sarpstore_tools.oracle import Oracle, locations_of
+from sarpstore_tools.oracle import Oracle
 from sarpstore_tools.replayer import Checker, Replayer, waves
 from sarpstore_tools.samples import LAST_TURNS, Sampler, read_samples, write_samples
 from sarpstore_tools.traces import TraceSpec, Turn, open_trace

@@ -32,7 +32,7 @@ MESSAGES_MAX = 10
 
 
 class Checked(msgspec.Struct, kw_only=True):
-    """What a check found, in queries and blocks; `recovery_ms` runs from open() to the first batch of answers."""
+    """What a check found, in queries and blocks; `recovery_ms` runs from open() to the first answer."""
 
     queries: int = 0
     lost_blocks: int = 0
@@ -76,13 +76,17 @@ class Oracle:
         and locations.
         """
         found = Checked()
+        trees = list(trees)
+        first = trees[0] if trees else UNKNOWN_TREE_FIRST
+        query = tree_of(self._seed, first)[0]
         began = time.perf_counter()
         store = await sarpstore.open(path, create=False, read_only=read_only)
         try:
+            await store.namespace(namespace_of(first)).match_ids(query)
+            found.recovery_ms = (time.perf_counter() - began) * 1e3
             unknown = range(UNKNOWN_TREE_FIRST, UNKNOWN_TREE_FIRST + UNKNOWN_TREES)
             for number in [*trees, *unknown]:
                 await self._check_tree(store, number, found)
-                found.recovery_ms = found.recovery_ms or (time.perf_counter() - began) * 1e3
         finally:
             await store.close()
         return found
@@ -143,7 +147,7 @@ def verify_faults(path: str) -> tuple[int, str]:
     """Faults that `sarpstore verify` finds in the store, and the first of them; `NOT_CHECKED` if there is no verify."""
     code = "from sarpstore_tools.main import main; main()"
     done = subprocess.run(  # noqa: S603 (our own program)
-        [sys.executable, "-c", code, "verify", "--json", path], capture_output=True, text=True, check=False
+        [sys.executable, "-P", "-c", code, "verify", "--json", path], capture_output=True, text=True, check=False
     )
     if done.returncode == 0:
         return 0, ""

@@ -34,7 +34,7 @@ Where = Literal["opening", "inserting", "checkpointing", "closing", "closed"]
 
 
 class CrashJob(msgspec.Struct, kw_only=True):
-    """One round. Trees below `first_tree` were used by earlier ones; after `close_after` seconds of inserting, it closes."""
+    """One round. Trees below `first_tree` were used by earlier ones; after `close_after` seconds, it closes."""
 
     store: str
     durability: Literal["always", "interval", "never"]

@@ -211,9 +211,7 @@ def _report(machine: Machine, test: _CrashTest, kills: int) -> Report:
     fell = ", ".join(f"{where} {count}" for where, count in Counter(one.where for one in rounds).most_common())
     recovery = [one.checked.recovery_ms for one in rounds if one.checked.recovery_ms]
     queries = f"{sum(one.checked.queries for one in rounds):,} queries"
-    broken = sum(bool(one.failed) for one in rounds) + sum(
-        "the store" in text for one in rounds for text in one.messages
-    )
+    broken = sum(one.broken for one in rounds)
     figures = [
         _count("kills", len(rounds), note=fell),
         _count("acknowledged insertions", sum(one.insertions for one in rounds)),
@@ -224,7 +222,7 @@ def _report(machine: Machine, test: _CrashTest, kills: int) -> Report:
         _count("failures to open or to write", broken, target=0.0),
     ]
     if recovery:
-        figures.append(measured("recovery", "ms", recovery, note="open() to the first answers, page cache warm"))
+        figures.append(measured("recovery", "ms", recovery, note="open() to the first answer, page cache warm"))
     failures = [
         f"round {number} (killed while {one.where}): {text}"
         for number, one in enumerate(rounds, start=1)
@@ -232,8 +230,9 @@ def _report(machine: Machine, test: _CrashTest, kills: int) -> Report:
     ]
     method = [
         (
-            f"seed {test.seed}; durability {test.durability}; SIGKILL, {AIMS['inserting'][1]} to {AIMS['inserting'][2]} s "
-            "after inserting began, or aimed at an open, a checkpoint or a close; one store through all rounds"
+            f"seed {test.seed}; durability {test.durability}; SIGKILL, {AIMS['inserting'][1]} to "
+            f"{AIMS['inserting'][2]} s after inserting began, or aimed at an open, a checkpoint or a close; "
+            "one store through all rounds"
         ),
         (
             "every sequence of a round, and 100 trees of earlier ones (after the last kill: all), with more blocks "

@@ -81,11 +81,13 @@ def derived(row: Row) -> dict[str, float]:
     """The ratios of the summary.
 
     Blocks are the oracle's unique ones. `log_over_ids_and_locations` is log bytes over ids and locations alone (30
-    bytes a block), `log_over_full_segments` over a block's share in a full segment (32 bytes). Checkpoints are apart.
+    bytes a block), `log_over_full_segments` over a block's share in a full segment (32 bytes); to the latter,
+    `written_over_full_segments` adds what checkpoints wrote.
     """
     replay = row.replay
     blocks = max(1, replay.unique_blocks)
     directory, log = stat(replay.stats, "directory_bytes"), stat(replay.stats, "log_bytes")
+    written = stat(replay.stats, "written_bytes")
     return {
         "requests_per_second": replay.turns / replay.seconds if replay.seconds else 0.0,
         "requests_a_commit": replay.turns / max(1, stat(replay.stats, "commits")),
@@ -93,7 +95,8 @@ def derived(row: Row) -> dict[str, float]:
         "directory_slack": directory / max(1, ENTRY_BYTES * stat(replay.stats, "segments")),
         "log_over_ids_and_locations": log / (blocks * (BLOCK_ID_BYTES + LOCATION_BYTES)),
         "log_over_full_segments": log / (blocks * RECORD_BYTES_A_BLOCK),
-        "checkpoint_bytes": max(0, stat(replay.stats, "written_bytes") - log),
+        "written_over_full_segments": max(log, written) / (blocks * RECORD_BYTES_A_BLOCK),
+        "checkpoint_bytes": max(0, written - log),
     }
 
 
@@ -234,9 +237,10 @@ def _bytes(rows: list[Row]) -> RenderableType:
     columns = (
         ("requests\na commit", ""),
         ("log\nMB", ""),
+        ("checkpoints\nMB", ""),
         ("log over blocks\nof 30 B", "1.07"),
         ("\nof 32 B", "1.00"),
-        ("checkpoints\nMB", ""),
+        ("\nwith checkpoints", "1.00"),
     )
     cells = []
     for row in rows:
@@ -246,16 +250,17 @@ def _bytes(rows: list[Row]) -> RenderableType:
                 row.label,
                 f"{ratios['requests_a_commit']:,.1f}",
                 f"{stat(row.replay.stats, 'log_bytes') / 1e6:,.1f}",
+                f"{ratios['checkpoint_bytes'] / 1e6:,.1f}",
                 f"{ratios['log_over_ids_and_locations']:.2f}",
                 f"{ratios['log_over_full_segments']:.2f}",
-                f"{ratios['checkpoint_bytes'] / 1e6:,.1f}",
+                f"{ratios['written_over_full_segments']:.2f}",
             )
         )
     return _explained(
         _table("Bytes written", columns, cells),
-        "Log over the unique blocks' bytes: ids and locations alone (30 B a block), or in full segments (32 B).",
-        "More than the last row comes from page padding (the less, the more requests share a commit), from short",
-        "segments, and from superseded ones, of which a later turn wrote a longer version.",
+        "Over the unique blocks' bytes: ids and locations alone (30 B a block), or in full segments (32 B).",
+        "The log takes more than the last row for segments that a later turn wrote anew with more blocks, for what",
+        "branches share inside a window, and for page padding (the less, the more requests share a commit).",
     )
 
 

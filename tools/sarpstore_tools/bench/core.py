@@ -80,16 +80,16 @@ def core_command(
     method = [
         f"one event loop ({name}) in one thread; {where}; {repeats} measurements a figure, medians are shown",
         (
-            f"hash: block_ids over {BLOCK_TOKENS * blocks:,} tokens in one call; ratio to the hash's usual library on one "
-            f"long input of as many hashed bytes, in the same run; sha256 {sha_ni}"
+            f"hash: block_ids over {BLOCK_TOKENS * blocks:,} tokens in one call; ratio to the hash's usual library on "
+            f"one long input of as many hashed bytes, in the same run; sha256 {sha_ni}"
         ),
         (
             f"insert: {blocks // WINDOW_BLOCKS:,} insert_ids of {WINDOW_BLOCKS} random blocks into a new store, one "
             'after the other, durability "interval", and the final sync(); ratio to memcpy of ids and locations'
         ),
         (
-            f"match: {MATCH_ROUNDS} match_many_ids of {QUERIES} queries of {QUERY_BLOCKS} blocks a measurement; ratio to "
-            "memcpy of the queries' ids"
+            f"match: {MATCH_ROUNDS} match_many_ids of {QUERIES} queries of {QUERY_BLOCKS} blocks a measurement; ratio "
+            "to memcpy of the queries' ids"
         ),
     ]
     report = Report(command="bench core", machine=machine, method=method, figures=figures)

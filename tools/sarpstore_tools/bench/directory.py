@@ -16,7 +16,7 @@ from sarpstore_tools.bench.figures import Figure, Report, finish, report_options
 from sarpstore_tools.bench.folders import store_option, work_folder
 from sarpstore_tools.bench.machine import event_loop, this_machine
 from sarpstore_tools.bench.shapes import SHAPES, Ids, locations_of, random_ids
-from sarpstore_tools.bench.sizes import SIZE
+from sarpstore_tools.bench.sizes import one_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,8 +41,8 @@ class Slack(msgspec.Struct, frozen=True):
 
 
 @click.command("directory", short_help="Memory of the routing directory, at every size.")
-@click.option("--max-entries", type=SIZE, default="2e6", show_default=True, help="Entries to grow to.")
-@click.option("--min-entries", type=SIZE, default="1e4", show_default=True, help="Smallest size that counts.")
+@click.option("--max-entries", callback=one_size, default="2e6", show_default=True, help="Entries to grow to.")
+@click.option("--min-entries", callback=one_size, default="1e4", show_default=True, help="Smallest size that counts.")
 @store_option
 @report_options
 @click.pass_context
@@ -67,8 +67,8 @@ def directory_command(
         machine = this_machine(folder)
     method = [
         (
-            f"slack: stats() about {SAMPLES_A_STEP} times between two sizes of the table ({STEP}x apart), the greatest of "
-            f'all from {min_entries:,} entries on counts; distinct runs of one block, durability "never", {name}'
+            f"slack: stats() about {SAMPLES_A_STEP} times between two sizes of the table ({STEP}x apart), the greatest "
+            f'of all from {min_entries:,} entries on counts; distinct runs of one block, durability "never", {name}'
         ),
         "bytes a block: directory_bytes over the store's own count of unique blocks, slack included",
     ]

@@ -197,7 +197,7 @@ async def _open(job: OpenJob, parent: Parent) -> None:
     if not job.load:
         parent.wait()  # and be killed, the loop standing still: nothing more is written
         return
-    while store.stats().unloaded_partitions:
+    while store.stats().unloaded_partitions:  # noqa: ASYNC110 (nothing in the public API tells)
         await asyncio.sleep(POLL_SECONDS)
     load_ms = (time.perf_counter() - began) * 1e3
     namespace = store.namespace(NAMESPACE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import os
 import platform
 from collections.abc import Callable
@@ -67,7 +68,7 @@ def event_loop() -> tuple[str, LoopFactory | None]:
         import uvloop
     except ImportError:
         return "asyncio", None
-    return f"uvloop {uvloop.__version__}", uvloop.new_event_loop
+    return f"uvloop {importlib.metadata.version('uvloop')}", uvloop.new_event_loop
 
 
 def _cpu() -> tuple[str, set[str]]:

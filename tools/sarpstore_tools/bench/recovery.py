@@ -15,7 +15,7 @@ from sarpstore_tools.bench.figures import Figure, Report, finish, measured, repo
 from sarpstore_tools.bench.folders import UnusableFolderError, store_option, work_folder
 from sarpstore_tools.bench.killing import Building, BuildJob, Built, Loaded, Message, Opened, OpenJob, Reading, Ready
 from sarpstore_tools.bench.machine import this_machine
-from sarpstore_tools.bench.sizes import SIZES
+from sarpstore_tools.bench.sizes import several_sizes
 from sarpstore_tools.bench.worker import Failed, Worker, WorkerError
 from sarpstore_tools.recovery import drop_page_cache
 from sarpstore_tools.specreader.folder import log_name, signature
@@ -44,7 +44,9 @@ class Recovered(msgspec.Struct, kw_only=True):
 
 
 @click.command("recovery", short_help="From kill -9 to the first right answer.")
-@click.option("--blocks", type=SIZES, default="1e6,1e7", show_default=True, help="Sizes of the stores, in blocks.")
+@click.option(
+    "--blocks", callback=several_sizes, default="1e6,1e7", show_default=True, help="Sizes of the stores, in blocks."
+)
 @click.option("--shape", type=click.Choice(["plain", "branching", "both"]), default="both", show_default=True)
 @click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Openings of each store.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the blocks and of the kill's moment.")
@@ -93,12 +95,12 @@ def recovery_command(
             f"{KILL_AFTER_SECONDS[0]} to {KILL_AFTER_SECONDS[1]} s later while it goes on inserting"
         ),
         (
-            "plain: sequences of 4,096 random blocks; branching: families of 512 blocks and 80 forks that leave an earlier "
-            "one at a random block and add 20 to 60"
+            "plain: sequences of 4,096 random blocks; branching: families of 512 blocks and 80 forks that leave an "
+            "earlier one at a random block and add 20 to 60"
         ),
         (
-            f"first answer: open() to the answer (up to 256 blocks, with locations, known), {repeats} fresh processes that "
-            "had imported everything; each is killed right after it; names, sizes and times of the files stay the same"
+            f"first answer: open() to the answer (up to 256 blocks, with locations, known), {repeats} fresh processes "
+            "that had imported everything; each is killed right after it; names, sizes and times of the files stay"
         ),
         *_page_cache(cache),
     ]

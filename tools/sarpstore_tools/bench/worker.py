@@ -32,7 +32,7 @@ class Worker:
     def __init__(self, module: str, job: msgspec.Struct, messages: Any) -> None:
         # Not -m: the module's package may import the module before it is to run.
         code = f"import sys; from {module} import main; sys.exit(main())"
-        command = [sys.executable, "-c", code, msgspec.json.encode(job).decode()]
+        command = [sys.executable, "-P", "-c", code, msgspec.json.encode(job).decode()]
         self.process = subprocess.Popen(  # noqa: S603 (our own program)
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )

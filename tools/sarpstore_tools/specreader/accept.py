@@ -4,45 +4,27 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from .crc import crc32c
 from .folder import log_name
-from .log import COMMIT, FACTS, PROBLEMS, RETIRE_FILE, SOUND, TYPE_NAMES, Damage, Rows, offset_of, walk
-from .structures import LOG_START, PAGE, LogHeader, place, position, shown
+from .log import FACTS, PROBLEMS, RETIRE_FILE, SOUND, TYPE_NAMES, UNKNOWN_TYPE, Damage, Rows, offset_of, walk
+from .runs import Run, cut_at, find_runs
+from .structures import LOG_START, PAGE, Head, LogHeader, place, position, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from .faults import Faults
     from .files import LogFile
 
-MARK: Final = 1
-
-
-@dataclass(slots=True)
-class Run:
-    """Pages from byte `start` to `end` with the file's rows `low` to `high`: a commit, or what is left of some.
-
-    `number` is 0, and `commit_at` -1, for remnants; `commit_at` is the row of the commit record. `problem` is empty for
-    a complete commit.
-    """
-
-    start: int
-    end: int
-    low: int
-    high: int
-    number: int
-    commit_at: int
-    problem: str
+UNKNOWN: Final = -1  # the number of the last commit where damage has taken its record
 
 
 @dataclass(slots=True)
 class Log:
     """The accepted log. `rows` are its records in order of position; `boundaries` maps the end of each accepted
-    commit, and the beginning of each file, to the number of the last commit before; `synced` is recovery.md's S."""
+    commit, and the beginning of each file, to the number of the last commit before, or to `UNKNOWN`; `synced` is
+    recovery.md's S. `damaged_files` are those with damage that was accepted around; `broken` says where (positions)."""
 
     files: list[LogFile]
     rows: Rows
@@ -51,6 +33,8 @@ class Log:
     end: int
     bytes_checked: int = 0
     damaged: bool = False
+    damaged_files: frozenset[int] = field(default_factory=frozenset)
+    broken: tuple[tuple[int, int], ...] = ()
     retired: frozenset[int] = field(default_factory=frozenset)
     _by_number: dict[int, LogFile] = field(default_factory=dict)
 
@@ -70,6 +54,12 @@ class Log:
         )
         return self.rows[low:high]
 
+    def may_be_boundary(self, at: int) -> bool:
+        """Whether a commit ends at that position, or may have ended there before damage came over it."""
+        file = self.file(place(at)[0])
+        unknown = file is None or file.header is None or any(low < at < high for low, high in self.broken)
+        return at in self.boundaries or unknown
+
 
 @dataclass(slots=True)
 class _Walked:
@@ -80,20 +70,27 @@ class _Walked:
     runs: list[Run]
 
 
-def accept(files: list[LogFile], heads_synced: int, faults: Faults) -> Log:
-    """Walks all files and decides; `heads_synced` is the largest `synced` of the valid checkpoint heads."""
-    walked = [_walked(file, file.header) for file in files if file.header]
-    synced = heads_synced
+def accept(files: list[LogFile], heads: list[Head], faults: Faults) -> Log:
+    """Walks all files and decides; `heads` are the valid checkpoint heads, in ascending order."""
+    newest = heads[-1] if heads else None
+    walked = [_walked(file, file.header, newest, faults) for file in files if file.header]
+    synced = max((head.synced for head in heads), default=0)
     for one in walked:
         synced = max(synced, one.header.previous_end, _commits_synced(one, faults))
-    return _Acceptance(files, walked, synced, faults).log()
+    return _Acceptance(files, walked, synced, newest, faults).log()
 
 
-def _walked(file: LogFile, header: LogHeader) -> _Walked:
+def _walked(file: LogFile, header: LogHeader, newest: Head | None, faults: Faults) -> _Walked:
     slices = list(walk(file.descriptor, header, LOG_START, file.end))
     rows = np.concatenate([np.zeros(0, dtype=FACTS), *(piece.rows for piece in slices)])
-    damage = deque(stretch for piece in slices for stretch in piece.damage)
-    return _Walked(file, header, rows, damage, list(_runs(rows, min(file.end, file.size // PAGE * PAGE))))
+    damage = [stretch for piece in slices for stretch in piece.damage]
+    for row in rows[rows["problem"] == UNKNOWN_TYPE]:
+        meaning = f"type {int(row['type'])}, unknown and not ignorable: this reader must refuse the store"
+        faults.corruption(file.name, offset_of(row), "unknown-type", meaning)
+    runs = find_runs(rows, damage, min(file.end, file.size // PAGE * PAGE))
+    if newest and place(newest.start)[0] == file.number:
+        runs = cut_at(runs, place(newest.start)[1], rows, damage)
+    return _Walked(file, header, rows, deque(damage), runs)
 
 
 def _commits_synced(one: _Walked, faults: Faults) -> int:
@@ -112,76 +109,27 @@ def _commits_synced(one: _Walked, faults: Faults) -> int:
     return largest
 
 
-def _runs(rows: Rows, end: int) -> Iterator[Run]:
-    """Cuts a file's pages into commits, each ended by a valid commit record, and single pages of remnants."""
-    places = (rows["position"] & np.uint64(0xFFFFFF)).astype(np.int64) * 64
-    commit_rows = np.nonzero((rows["type"] == COMMIT) & (rows["problem"] == SOUND))[0].tolist()
-    columns = _Columns(rows)
-    boundary = LOG_START
-    for at in commit_rows:
-        page_end = (int(places[at]) // PAGE + 1) * PAGE
-        if page_end <= boundary:
-            continue  # a second commit record on one page: the first one's run reports it
-        start = max(page_end - columns.pages[at] * PAGE, boundary)
-        yield from _remnants(places, boundary, start)
-        low, high = np.searchsorted(places, [start, page_end]).tolist()
-        problem = columns.problem_of(low, high, at, (page_end - start) // PAGE)
-        yield Run(start, page_end, low, at + 1 if not problem else high, columns.commit[at], at, problem)
-        boundary = page_end
-    yield from _remnants(places, boundary, end)
-
-
-def _remnants(places: Any, start: int, end: int) -> Iterator[Run]:
-    for page in range(start, end, PAGE):
-        low, high = np.searchsorted(places, [page, page + PAGE]).tolist()
-        yield Run(page, page + PAGE, low, high, 0, -1, "no valid commit record ends these pages")
-
-
-class _Columns:
-    """Columns of a file's rows as plain lists: commits are small, and many."""
-
-    def __init__(self, rows: Rows) -> None:
-        self.commit: list[int] = rows["commit"].tolist()
-        self._problem: list[int] = rows["problem"].tolist()
-        words = rows["words"]
-        self.pages: list[int] = (words[:, 0] & np.uint64(0xFFFFFFFF)).tolist()
-        self._records: list[int] = (words[:, 0] >> np.uint64(32)).tolist()
-        self._checksum: list[int] = (words[:, 1] & np.uint64(0xFFFFFFFF)).tolist()
-        self._flags: list[int] = (words[:, 1] >> np.uint64(32)).tolist()
-        self._crcs: bytes = rows["header_crc"].astype("<u4").tobytes()
-
-    def problem_of(self, low: int, high: int, at: int, pages: int) -> str:
-        """Why the records `low` to `high` are not the complete commit that the commit record `at` ends."""
-        number = self.commit[at]
-        if pages != self.pages[at]:
-            return f"commit {number} has {pages} pages, its record says {self.pages[at]}"
-        if at != high - 1:
-            return f"records follow the record of commit {number} on its page"
-        if any(self._problem[low:high]):
-            return f"commit {number} has damaged records"
-        if self.commit[low:high].count(number) != high - low:
-            return f"commit {number} holds records of other commits"
-        if high - low - 1 != self._records[at]:
-            return f"commit {number} has {high - low - 1} records, its record says {self._records[at]}"
-        if crc32c(self._crcs[4 * low : 4 * at]) != self._checksum[at]:
-            return f"commit {number} does not have its checksum"
-        if self._flags[at] & MARK and self._records[at]:
-            return f"commit {number} is flagged a mark and has records"
-        return ""
-
-
 class _Acceptance:
-    """Goes through the runs in order."""
+    """Goes through the runs in order.
 
-    def __init__(self, files: list[LogFile], walked: list[_Walked], synced: int, faults: Faults) -> None:
+    `_last` is the number of the last commit record, valid and where it may be: what the next complete commit follows.
+    `_unsure` says that damage, which was reported, may have taken commit records since.
+    """
+
+    def __init__(
+        self, files: list[LogFile], walked: list[_Walked], synced: int, newest: Head | None, faults: Faults
+    ) -> None:
         self._files = files
         self._walked = walked
         self._synced = synced
+        self._newest = newest
         self._faults = faults
         self._last = walked[0].header.previous_commit if walked else 0
-        self._lost = False  # commits are missing that were reported: the next number may be any higher one
+        self._unsure = False
         self._torn = False
-        self._damaged = False
+        self._past_start = False
+        self._damaged: set[int] = set()
+        self._broken: list[tuple[int, int]] = []
         self._pending: tuple[str, str, int, int] | None = None  # remnants not reported yet: file, code, start, end
         self._taken: list[Rows] = [np.zeros(0, dtype=FACTS)]
         self._boundaries: dict[int, int] = {}
@@ -192,16 +140,22 @@ class _Acceptance:
         for file in self._files:
             one = self._usable.get(file.number)
             if one is None:
-                self._lost = self._damaged = True
+                self._unsure = True
+                self._damaged.add(file.number)
                 continue
-            self._boundaries[position(file.number, LOG_START)] = self._last
+            self._unsure |= 0 < place(one.header.previous_end)[0] not in self._usable
+            self._boundaries[position(file.number, LOG_START)] = UNKNOWN if self._unsure else self._last
             self._take_file(one)
         rows = np.concatenate(self._taken)
         retired = frozenset(rows["words"][rows["type"] == RETIRE_FILE][:, 1].tolist())
         log = Log(self._files, rows, self._boundaries, self._synced, self._end, retired=retired)
         log.bytes_checked = sum(min(one.file.end, one.file.size) for one in self._walked)
         self._check_presence(retired)
-        log.damaged = self._damaged
+        log.damaged, log.damaged_files, log.broken = (
+            bool(self._damaged),
+            frozenset(self._damaged),
+            tuple(self._broken),
+        )
         return log
 
     def _take_file(self, one: _Walked) -> None:
@@ -216,55 +170,77 @@ class _Acceptance:
                 accepted_end = run.end
         self._flush()
         if file.bounded and file.end > max(file.size, LOG_START):
-            self._corrupt(file.name, file.size, "hole", f"the file ends here, but its log goes on to {file.end}")
+            self._corrupt(file, file.size, "hole", f"the file ends here, but its log goes on to {file.end}")
         elif file.bounded and file.size > file.end:
             rest = file.size - file.end
             self._faults.void(file.name, file.end, f"{rest} bytes are void: a later header ends the log here")
         elif not file.bounded and file.size > accepted_end:
             rest = file.size - accepted_end
-            meaning = f"{rest} bytes behind the last complete commit are not there yet, or torn"
+            meaning = f"{rest} bytes behind the last accepted commit are not there yet, or torn"
             self._faults.torn(file.name, accepted_end, meaning)
 
     def _take(self, one: _Walked, run: Run) -> bool:
-        """Whether the run, or what is valid in it, is accepted."""
-        below = position(one.file.number, run.end) <= self._synced
-        follows = run.number == self._last + 1 or (self._lost and run.number > self._last)
-        if not run.problem and follows and not (self._torn and not below):
+        """Whether the whole run, or all that is valid in it, is accepted."""
+        number = one.file.number
+        begin, end = position(number, run.start), position(number, run.end)
+        if self._newest and not self._past_start and begin >= self._newest.start:
+            self._past_start = True
+            self._last = self._newest.commit if self._unsure else self._last
+        below = end <= self._synced
+        complete = not run.problem and run.alone and run.number == self._last + 1
+        if complete and (below or not self._torn):
             self._flush()
-            self._report_damage(one, run)
-            self._accept(one, run, run.number)
-            self._lost = False
+            self._report_damage(one, run, end)
+            self._accept(one, run, end)
+            self._unsure = False
             return True
-        if not below:
+        if begin >= self._synced or self._torn:
             self._torn = True
             return False
-        self._damaged = True
-        self._report_damage(one, run)
-        if run.number:
-            self._flush()
-            meaning = run.problem or f"commit {run.number} follows commit {self._last}"
-            self._faults.corruption(one.file.name, run.start, "commit", f"below the synced position: {meaning}")
+        self._damaged.add(number)
+        self._broken.append((begin, min(end, self._synced)))
+        self._report_damage(one, run, self._synced)
+        self._report_run(one, run)
+        self._unsure |= run.commit_at < 0
+        if below:
+            self._accept(one, run, end)
         else:
-            self._remnant(one.file.name, run)
-        self._lost = True
-        self._accept(one, run, max(self._last, run.number))
-        return True
+            # Damage made one run out of commits on both sides of S.
+            self._torn = True
+            self._accept(one, run, self._synced)
+        return below
 
-    def _accept(self, one: _Walked, run: Run, number: int) -> None:
+    def _accept(self, one: _Walked, run: Run, end: int) -> None:
+        """All sound records of the run before the position `end`."""
         rows = one.rows[run.low : run.high]
-        self._taken.append(rows[rows["problem"] == SOUND])
-        self._last = number
-        self._end = position(one.file.number, run.end)
-        self._boundaries[self._end] = number
+        self._taken.append(rows[(rows["problem"] == SOUND) & (rows["position"] < np.uint64(end))])
+        self._end = end
+        if run.commit_at >= 0 and int(one.rows[run.commit_at]["position"]) < end:
+            self._last = run.number
+            self._boundaries[end] = run.number
+        else:
+            self._boundaries[end] = UNKNOWN
+
+    def _report_run(self, one: _Walked, run: Run) -> None:
+        """What is corrupt about a run that is not, as a whole, the next commit."""
+        if not run.number:
+            self._remnant(one.file.name, run)
+            return
+        self._flush()
+        if not run.problem and self._unsure and run.number > self._last:
+            return  # commits before it are lost: that was reported
+        meaning = run.problem or f"commit {run.number} follows commit {self._last}"
+        self._faults.corruption(one.file.name, run.start, "commit", f"below the synced position: {meaning}")
 
     def _remnant(self, name: str, run: Run) -> None:
         """Gathers neighbouring pages of the same kind, so that a long hole is one fault."""
         code = "hole" if run.low == run.high else "commit"
+        end = min(run.end, place(self._synced)[1]) if name == log_name(place(self._synced)[0]) else run.end
         if self._pending and self._pending[:2] == (name, code) and self._pending[3] == run.start:
-            self._pending = (name, code, self._pending[2], run.end)
+            self._pending = (name, code, self._pending[2], end)
         else:
             self._flush()
-            self._pending = (name, code, run.start, run.end)
+            self._pending = (name, code, run.start, end)
 
     def _flush(self) -> None:
         if self._pending:
@@ -274,18 +250,21 @@ class _Acceptance:
             self._faults.corruption(name, start, code, meaning)
         self._pending = None
 
-    def _report_damage(self, one: _Walked, run: Run) -> None:
-        while one.damage and one.damage[0].offset < run.end:  # in order, like the runs
+    def _report_damage(self, one: _Walked, run: Run, end: int) -> None:
+        """Damaged stretches and records of the run before the position `end`; each is reported once."""
+        last = min(run.end, place(end)[1]) if place(end)[0] == one.file.number else run.end
+        while one.damage and one.damage[0].offset < last:  # in order, like the runs
             stretch = one.damage.popleft()
             if stretch.offset + stretch.size > run.start:
-                self._corrupt(one.file.name, stretch.offset, stretch.code, f"{stretch.size} bytes: {stretch.meaning}")
+                self._corrupt(one.file, stretch.offset, stretch.code, f"{stretch.size} bytes: {stretch.meaning}")
         rows = one.rows[run.low : run.high]
-        for row in rows[(rows["problem"] != SOUND) | (rows["unclean"] != 0)]:
+        flawed = (rows["problem"] != SOUND) | (rows["unclean"] != 0)
+        for row in rows[flawed & (rows["problem"] != UNKNOWN_TYPE) & (rows["position"] < np.uint64(end))]:
             kind = int(row["type"])
             what = TYPE_NAMES[kind] if kind < len(TYPE_NAMES) else f"type {kind}"
             if row["problem"] != SOUND:
                 meaning = f"{what} record {int(row['sequence'])}: {PROBLEMS[int(row['problem'])]}"
-                self._corrupt(one.file.name, offset_of(row), "damaged-record", meaning)
+                self._corrupt(one.file, offset_of(row), "damaged-record", meaning)
             else:
                 meaning = f"{what} record {int(row['sequence'])}: bytes between its end and the next unit are not zero"
                 self._faults.warning(one.file.name, offset_of(row) + int(row["length"]), "padding", meaning)
@@ -293,11 +272,14 @@ class _Acceptance:
     def _check_previous(self, one: _Walked) -> None:
         """The commit that a header names as the last before it must end where the header says."""
         header = one.header
-        if header.previous_end == 0 or place(header.previous_end)[0] not in self._usable:
+        end, number = header.previous_end, self._boundaries.get(header.previous_end)
+        if end == 0 and header.previous_commit:
+            meaning = f"names commit {header.previous_commit}, but no end of it"
+            self._faults.corruption(one.file.name, 80, "previous-commit", meaning)
+        if end == 0 or place(end)[0] not in self._usable or number == UNKNOWN:
             return
-        number = self._boundaries.get(header.previous_end)
         if number != header.previous_commit:
-            meaning = f"names commit {header.previous_commit}, ending at {shown(header.previous_end)}; none does"
+            meaning = f"names commit {header.previous_commit}, ending at {shown(end)}; none does"
             self._faults.corruption(one.file.name, 72, "previous-commit", meaning)
 
     def _check_presence(self, retired: frozenset[int]) -> None:
@@ -307,16 +289,18 @@ class _Acceptance:
             needed = place(one.header.previous_end)[0]
             if needed and needed not in present | retired:
                 present.add(needed)
-                meaning = f"{one.file.name} says that the log goes on from here"
-                self._corrupt(log_name(needed), 0, "missing", f"file is missing and was not retired: {meaning}")
+                self._missing(needed, f"{one.file.name} says that the log goes on from here")
         number, offset = place(self._synced)
         if number and number not in present | retired:
-            meaning = "file is missing and was not retired: the log was synced into it"
-            self._corrupt(log_name(number), 0, "missing", meaning)
+            self._missing(number, "the log was synced into it")
         elif self._walked and number == self._walked[-1].file.number and self._synced > self._end:
             meaning = f"the log ends here, it was synced up to {offset}"
-            self._corrupt(log_name(number), place(self._end)[1], "hole", meaning)
+            self._corrupt(self._walked[-1].file, place(self._end)[1], "hole", meaning)
 
-    def _corrupt(self, file: str, offset: int, code: str, meaning: str) -> None:
-        self._damaged = True
-        self._faults.corruption(file, offset, code, meaning)
+    def _missing(self, number: int, meaning: str) -> None:
+        self._damaged.add(number)
+        self._faults.corruption(log_name(number), 0, "missing", f"file is missing and was not retired: {meaning}")
+
+    def _corrupt(self, file: LogFile, offset: int, code: str, meaning: str) -> None:
+        self._damaged.add(file.number)
+        self._faults.corruption(file.name, offset, code, meaning)

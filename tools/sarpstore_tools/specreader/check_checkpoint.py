@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from .accept import UNKNOWN
 from .check_records import named_namespaces
 from .faults import DamagedError, Faults
 from .folder import Folder, head_name, images_name, log_name, open_regular, read_at, read_whole
@@ -130,6 +131,9 @@ def _check_head(one: Checked, log: Log, faults: Faults) -> None:
     if head.start > head.synced:
         meaning = f"starts at {shown(head.start)}, behind its synced position {shown(head.synced)}"
         faults.corruption(one.name, 72, "start", meaning)
+    if not log.may_be_boundary(head.synced):
+        meaning = f"says that the log was synced up to {shown(head.synced)}, where no commit ends"
+        faults.corruption(one.name, 80, "synced", meaning)
     _check_start(one, log, faults)
     _check_slots(one, log, faults)
     _check_namespaces(one, log, faults)
@@ -148,11 +152,9 @@ def _check_start(one: Checked, log: Log, faults: Faults) -> None:
     add = faults.warning if log.damaged else faults.corruption
     if head.start in log.boundaries:
         number = log.boundaries[head.start]
-        if number != head.commit:
+        if number not in (head.commit, UNKNOWN):
             add(one.name, 88, "start", f"the last commit before its start is {number}, not {head.commit}")
-    elif log.rows.size or head.start:
-        if place(head.start)[0] in log.retired:
-            return
+    elif not log.may_be_boundary(head.start):
         add(one.name, 72, "start", f"starts at {shown(head.start)}, which is not a commit boundary")
     before = log.rows["position"] < np.uint64(head.start)
     late = (before & (log.rows["sequence"] >= head.sequence)) | (~before & (log.rows["sequence"] < head.sequence))
@@ -173,7 +175,12 @@ def _check_slots(one: Checked, log: Log, faults: Faults) -> None:
             meaning = f"file is missing and was not retired: {one.name} names it"
             faults.corruption(log_name(number), 0, "missing", meaning)
         elif slot == SLOT_NONE or (file and file.header and file.header.slot != slot):
-            faults.corruption(one.name, 192, "slot", f"slot {slot} for log file {number}, whose header says otherwise")
+            faults.corruption(one.name, 192, "slot", f"slot {slot} for {log_name(number)}, whose header says otherwise")
+    # Files that begin behind the synced position may have been made later.
+    known = {number for number, _ in names}
+    for file in log.files:
+        if file.header and file.number <= place(head.synced)[0] and file.number not in known:
+            faults.corruption(one.name, 192, "slot", f"{file.name}, which existed, is not in the slot table")
 
 
 def _check_namespaces(one: Checked, log: Log, faults: Faults) -> None:
@@ -188,7 +195,7 @@ def _check_namespaces(one: Checked, log: Log, faults: Faults) -> None:
             add(one.name, at, "namespace", f"namespace {number:016x} is not in the head")
         elif number in in_head and in_head[number] != named:
             add(one.name, at, "namespace", f"namespace {number:016x} differs from its record at {shown(where)}")
-    for number in in_head.keys() - in_log.keys() - {0}:
+    for number in in_head.keys() - in_log.keys():
         if not log.retired:
             add(one.name, at, "namespace", f"namespace {number:016x} has no record in the log")
 

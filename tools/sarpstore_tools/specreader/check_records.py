@@ -25,6 +25,8 @@ SUMMARY_ENTRY: Final = np.dtype(
 )
 _SUMMARY_HEADER: Final = 64
 _WINDOW: Final = 64
+MARK: Final = 1
+CLOSED: Final = 2
 
 
 def check_records(log: Log, faults: Faults) -> None:
@@ -37,6 +39,7 @@ def check_records(log: Log, faults: Faults) -> None:
     if not log.damaged:
         _introduced_once(segments, faults)
     _namespaces(log, segments, faults)
+    _synced_ends(log, faults)
     for file in log.files:
         _seals(log, file, faults)
 
@@ -48,7 +51,7 @@ def _report(faults: Faults, row: Any, code: str, meaning: str, warning: bool = F
 
 
 def _sequences(log: Log, faults: Faults) -> None:
-    """Sequence numbers are given once, from 1, and not below what the file's header says."""
+    """Sequence numbers are given once, from 1, ascend from commit to commit, and begin where the file's header says."""
     order = np.argsort(log.rows["sequence"], kind="stable")
     ordered = log.rows[order]
     numbers = ordered["sequence"]
@@ -62,6 +65,33 @@ def _sequences(log: Log, faults: Faults) -> None:
         for row in rows[rows["sequence"] < max(1, file.header.first_sequence)]:
             first = file.header.first_sequence
             _report(faults, row, "sequence", f"the file's header says that its first record is {first}")
+        if len(rows) and file.number not in log.damaged_files:
+            _without_gaps(rows, file.header.first_sequence, faults)
+    _ascending(log, faults)
+
+
+def _without_gaps(rows: Rows, first: int, faults: Faults) -> None:
+    """Only a crash leaves gaps, and after a crash a new file begins: within a file there are none."""
+    ordered = rows[np.argsort(rows["sequence"], kind="stable")]
+    expected = np.concatenate([np.array([first], dtype=np.uint64), ordered["sequence"][:-1] + np.uint64(1)])
+    for at in np.nonzero(ordered["sequence"] > expected)[0][:1].tolist():
+        meaning = f"the record before it in this file would be {int(ordered[at]['sequence']) - 1}; there is none"
+        _report(faults, ordered[at], "sequence", meaning)
+
+
+def _ascending(log: Log, faults: Faults) -> None:
+    """No record has a lower number than one of an earlier commit."""
+    rows = log.rows
+    if not len(rows):
+        return
+    file = rows["position"] >> np.uint64(24)
+    starts = np.nonzero(np.diff(rows["commit"], prepend=np.uint64(0)).astype(bool) | (np.diff(file, prepend=0) != 0))[0]
+    highest = np.maximum.accumulate(np.maximum.reduceat(rows["sequence"], starts))
+    lowest = np.minimum.reduceat(rows["sequence"], starts)
+    for at in np.nonzero(lowest[1:] < highest[:-1])[0].tolist():
+        row = rows[starts[at + 1]]
+        meaning = f"commit {int(row['commit'])} has numbers from {int(lowest[at + 1])} on, an earlier one up to"
+        _report(faults, row, "sequence", f"{meaning} {int(highest[at])}")
 
 
 def _plain_rules(segments: Rows, faults: Faults) -> None:
@@ -108,6 +138,8 @@ def _supersedes(log: Log, segments: Rows, faults: Faults) -> None:
                 _report(faults, row, "supersedes", meaning, warning=log.damaged)
         else:
             meaning = _not_a_prefix(log, segments[at], row)
+            if not meaning and segments[at]["sequence"] >= row["sequence"]:
+                meaning = "whose sequence number is not lower"
             if meaning:
                 _report(faults, row, "supersedes", f"supersedes {shown(target)}, {meaning}")
 
@@ -194,11 +226,11 @@ def named_namespaces(log: Log) -> Iterator[tuple[Any, Namespace]]:
 
 
 def _namespaces(log: Log, segments: Rows, faults: Faults) -> None:
-    """A namespace is named once, by UTF-8 text, before its first segment and in the same commit."""
-    known: dict[int, tuple[int, int, Namespace]] = {}
+    """A namespace, the empty one too, is named before its first segment, by UTF-8 text, and always the same."""
+    known: dict[int, tuple[int, Namespace]] = {}
     for row, named in named_namespaces(log):
-        before = known.setdefault(named.namespace, (int(row["sequence"]), int(row["commit"]), named))
-        if before[2] != named:
+        before = known.setdefault(named.namespace, (int(row["sequence"]), named))
+        if before[1] != named:
             _report(faults, row, "namespace", f"namespace {named.namespace:016x} was named differently before")
         try:
             (named.name + b"\0" + named.adapter).decode()
@@ -208,23 +240,18 @@ def _namespaces(log: Log, segments: Rows, faults: Faults) -> None:
     numbers, firsts = np.unique(namespaces(segments)[order], return_index=True)
     for number, at in zip(numbers.tolist(), firsts.tolist(), strict=True):
         row = segments[order[at]]
-        if number == 0 and number not in known:
-            continue  # the empty namespace has no name to store
         if number not in known:
             _report(faults, row, "namespace", f"namespace {number:016x} has no record", warning=log.damaged)
             continue
-        sequence, commit, _ = known[number]
-        if sequence > int(row["sequence"]):
+        if known[number][0] > int(row["sequence"]):
             _report(faults, row, "namespace", f"stands before the record of its namespace {number:016x}")
-        elif commit != int(row["commit"]):
-            meaning = f"first segment of namespace {number:016x}, whose record is in commit {commit}"
-            _report(faults, row, "namespace", meaning, warning=True)
 
 
 def _seals(log: Log, file: LogFile, faults: Faults) -> None:
     """A sealing commit is the file's last, and its summary says of every record what the record says itself."""
     rows = log.rows_of(file.number)
     seals = rows[rows["type"] == SEAL]
+    _commit_flags(rows, seals, faults)
     for row in rows[rows["type"] == SUMMARY]:
         if not (seals["commit"] == row["commit"]).any():
             _report(faults, row, "summary", "a summary record without a seal in its commit")
@@ -233,6 +260,28 @@ def _seals(log: Log, file: LogFile, faults: Faults) -> None:
             _seal(file, rows, seal, faults)
         except DamagedError as error:
             _report(faults, seal, error.code, error.meaning)
+
+
+def _commit_flags(rows: Rows, seals: Rows, faults: Faults) -> None:
+    """A mark has no records; only a sealing commit closes the store."""
+    commits = rows[rows["type"] == COMMIT]
+    flags = commits["words"][:, 1] >> np.uint64(32)
+    records = commits["words"][:, 0] >> np.uint64(32)
+    marked, closed = flags & np.uint64(MARK) != 0, flags & np.uint64(CLOSED) != 0
+    for row in commits[marked & (records > 0)]:
+        _report(faults, row, "commit-flags", f"commit {int(row['commit'])} is flagged a mark and has records")
+    for row in commits[closed & ~np.isin(commits["commit"], seals["commit"])]:
+        meaning = f"commit {int(row['commit'])} is flagged to close the store, but seals nothing"
+        _report(faults, row, "commit-flags", meaning)
+
+
+def _synced_ends(log: Log, faults: Faults) -> None:
+    """What commit records call synced ends with a commit."""
+    commits = log.rows[log.rows["type"] == COMMIT]
+    for row in commits[np.unique(commits["words"][:, 2], return_index=True)[1]]:
+        synced = int(row["words"][2])
+        if synced and not log.may_be_boundary(synced) and synced < int(row["position"]):
+            _report(faults, row, "synced", f"says that the log was synced up to {shown(synced)}, where no commit ends")
 
 
 def _seal(file: LogFile, rows: Rows, seal: Any, faults: Faults) -> None:
@@ -250,8 +299,8 @@ def _seal(file: LogFile, rows: Rows, seal: Any, faults: Faults) -> None:
     places = [offset_of(row) for row in summaries]
     if places != [first + PAGE * at for at in range(count)]:
         raise DamagedError("seal", "the summary records are not one a page, directly before it")
-    if count and int(seal["words"][1]) != position(file.number, first):
-        raise DamagedError("seal", f"names {shown(int(seal['words'][1]))} as its first summary record")
+    if int(seal["words"][1]) != position(file.number, first):
+        raise DamagedError("seal", f"names {shown(int(seal['words'][1]))} as its commit's first page")
     said = [read_at(file.descriptor, 32 * int(row["n"]), offset_of(row) + _SUMMARY_HEADER) for row in summaries]
     said_bytes = b"".join(said)
     if len(said_bytes) == SUMMARY_ENTRY.itemsize * entries:

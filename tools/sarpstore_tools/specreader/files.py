@@ -132,7 +132,7 @@ def _compare_options(files: list[LogFile], faults: Faults) -> None:
 
 
 def _set_ends(files: list[LogFile]) -> None:
-    """A file's log ends where a later header says so, else with the file; from newest to oldest."""
+    """A file's log ends at the lowest end that a later header names, if that is not behind it; else with the file."""
     earliest: int | None = None
     for file in reversed(files):
         file.end = max(LOG_START, min(file.size, LOG_BYTES_MAX) // PAGE * PAGE)

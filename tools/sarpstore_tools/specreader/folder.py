@@ -63,8 +63,8 @@ def list_folder(path: Path) -> Folder:
         found = _NUMBERED.fullmatch(name)
         if found:
             numbers[found[2]].append(int(found[1], 16))
-    if not (numbers["log"] or numbers["checkpoint"] or "LOCK" in names):
-        raise NotAStoreError(f"{path}: not a store (no log files, no checkpoints, no LOCK)")
+    if not (numbers["log"] or numbers["checkpoint"]):
+        raise NotAStoreError(f"{path}: not a store (neither a log file nor a checkpoint head)")
     logs, images, heads = (tuple(sorted(numbers[kind])) for kind in ("log", "images", "checkpoint"))
     return Folder(path, logs, images, heads, "stats" in names)
 

@@ -16,10 +16,12 @@ from .faults import DamagedError, Fault, Faults
 from .files import close_logs, open_logs
 from .folder import Folder, list_folder, read_whole, signature
 from .log import SEGMENT
-from .structures import parse_statistics
+from .structures import Head, parse_statistics
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from .files import LogFile
 
 _SETTLE_SECONDS: Final = 0.2
 
@@ -77,7 +79,7 @@ def _verify_once(path: Path, compare: bool) -> Report:
     folder = list_folder(path)
     files = open_logs(folder, faults)
     try:
-        log = accept(files, max((head.synced for head in heads), default=0), faults)
+        log = accept(files, _own_heads(heads, files), faults)
         check_records(log, faults)
         image_bytes = check_heads(folder, heads, log, faults, compare)
     finally:
@@ -97,6 +99,12 @@ def _verify_once(path: Path, compare: bool) -> Report:
         log.synced,
         False,
     )
+
+
+def _own_heads(heads: list[Head], files: list[LogFile]) -> list[Head]:
+    """Heads of another store, which are reported, say nothing about this log."""
+    uuid = next((file.header.options.uuid for file in files if file.header), None)
+    return [head for head in heads if uuid in (None, head.uuid)]
 
 
 def _check_stats(folder: Folder, log: Log, faults: Faults) -> int:

@@ -75,9 +75,9 @@ def place(value: int) -> tuple[int, int]:
 
 
 def shown(value: int) -> str:
-    """A position as people read it: file number and byte offset."""
+    """A position as people read it: the log file's name, without leading zeros, and the byte offset."""
     file, offset = place(value)
-    return "none" if value == 0 else f"{file}:{offset}"
+    return "none" if value == 0 else f"{file:x}.log:{offset}"
 
 
 @dataclass(frozen=True, slots=True)
