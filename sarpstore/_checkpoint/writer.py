@@ -45,13 +45,12 @@ _FIXED_MS: Final = 10
 def checkpoint_due(
     log_bytes: int, replay_bytes: int, directory_bytes: int, replay_bytes_per_ms: float, target_ms: int
 ) -> bool:
-    """Whether the log since the last checkpoint has passed the directory's size, or recovery `target_ms`.
-
-    Hashed keys dirty every partition quickly, so a checkpoint costs about the directory's size: by the first rule
     """Whether the log since the last checkpoint has passed the directory's size, or recovery would pass its target.
 
-    file's records and the others' summaries. Half the target is left for what comes while the checkpoint is written.
-    Below 1 MiB of log none is due.
+    Hashed keys dirty every partition quickly, so a checkpoint costs about the directory's size: by the first rule
+    checkpoints write at most about as many bytes as the log does. `replay_bytes` is what a recovery would read: the
+    open file's records and the others' summaries. Half the target is left for what comes while the checkpoint is
+    written. Below 1 MiB of log none is due.
     """
     allowed = replay_bytes_per_ms * max(1, target_ms - _FIXED_MS) / 2
     return log_bytes >= _LOG_BYTES_MIN and (log_bytes >= directory_bytes or replay_bytes >= allowed)
