@@ -97,10 +97,14 @@ def addresses(rows):
 
 
 class WaitingFolder:
-    """A folder whose reads, or writes and syncs, can be held up: what happens meanwhile is the test's to choose."""
+    """A folder whose reads, or writes and syncs, can be held up: what happens meanwhile is the test's to choose.
 
-    def __init__(self, inner=None):
+    Only files whose name holds `part` wait.
+    """
+
+    def __init__(self, inner=None, part=""):
         self.inner = MemoryFolder() if inner is None else inner
+        self.part = part
         self.reads = threading.Event()
         self.writes = threading.Event()
         self.reads.set()
@@ -125,19 +129,23 @@ class WaitingFile:
         return getattr(self.inner, name)
 
     def read_into(self, offset, *buffers):
-        self.folder.reads.wait(10)
+        self.wait(self.folder.reads)
         return self.inner.read_into(offset, *buffers)
 
     def write(self, offset, data):
-        self.folder.writes.wait(10)
+        self.wait(self.folder.writes)
         self.inner.write(offset, data)
 
     def sync(self):
-        self.folder.writes.wait(10)
+        self.wait(self.folder.writes)
         self.inner.sync()
 
     def fileno(self):
         return None
+
+    def wait(self, event):
+        if self.folder.part in self.inner.name:
+            event.wait(10)
 
 
 # --- damage
@@ -216,5 +224,5 @@ def segments(folder, name):
 async def until(condition, timeout=5.0):
     """Wait for background work to bring something about."""
     async with asyncio.timeout(timeout):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - a statistic has no event to wait for
             await asyncio.sleep(0.001)

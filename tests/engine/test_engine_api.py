@@ -7,10 +7,10 @@ from array import array
 import mmh3
 import numpy as np
 import pytest
+from store_helpers import addresses, locations, memory_store
 
 import sarpstore
 from sarpstore._files import MemoryFolder
-from store_helpers import addresses, locations, memory_store
 
 TOKENS = list(range(1000, 1000 + 16 * 5 + 7))  # five whole blocks and a part of one
 

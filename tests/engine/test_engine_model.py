@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from store_helpers import WIDE, Oracle, abandoned, addresses, locations, names_of, remove_checkpoints, small_files
 
 import sarpstore
 from sarpstore import _format as fmt
 from sarpstore._files import MemoryFolder
-from store_helpers import WIDE, Oracle, abandoned, addresses, locations, names_of, remove_checkpoints, small_files
 
 DOMAINS = (("a", 0), ("a", 1), ("b", 0))
 """(namespace, holder): the same tokens under another of them are other blocks."""
@@ -202,7 +202,7 @@ def test_any_life_of_a_store_agrees_with_the_oracle(monkeypatch, durability, dty
     log_file_bytes = small_files(monkeypatch)
 
     @settings(
-        max_examples=60,
+        max_examples=40,
         derandomize=True,
         deadline=None,
         database=None,

@@ -2,16 +2,10 @@
 
 import asyncio
 import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
-
-import sarpstore
-from sarpstore import _format as fmt
-from sarpstore._files import MemoryFolder, read_whole
-from sarpstore._kernel import crc32c
 from store_helpers import (
     flip,
     locations,
@@ -25,6 +19,11 @@ from store_helpers import (
     remove_checkpoints,
     truncate,
 )
+
+import sarpstore
+from sarpstore import _format as fmt
+from sarpstore._files import MemoryFolder, read_whole
+from sarpstore._kernel import crc32c
 
 
 async def made(folder, files=2, **options):
@@ -148,25 +147,25 @@ asyncio.run(main())
 
 async def test_a_writer_in_another_process(tmp_path):
     path = tmp_path / "store"
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert await asyncio.to_thread(process.stdout.readline) == "ready\n"
-            with pytest.raises(sarpstore.LockedError, match=str(process.pid)) as raised:
-                await sarpstore.open(path)
-            assert raised.value.pid == process.pid
-            async with sarpstore.open(path, read_only=True) as reader:
-                x = reader.namespace("x")
-                assert (await x.match([1, 2, 3, 4])).blocks == 3
-                process.stdin.write("\n")
-                process.stdin.flush()
-                assert await asyncio.to_thread(process.stdout.readline) == "more\n"
-                assert (await x.match([1, 2, 3, 4])).blocks == 3
-                await reader.refresh()
-                assert (await x.match([1, 2, 3, 4])).blocks == 4
-        finally:
-            process.kill()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WRITER, str(path), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert await process.stdout.readline() == b"ready\n"
+        with pytest.raises(sarpstore.LockedError, match=str(process.pid)) as raised:
+            await sarpstore.open(path)
+        assert raised.value.pid == process.pid
+        async with sarpstore.open(path, read_only=True) as reader:
+            x = reader.namespace("x")
+            assert (await x.match([1, 2, 3, 4])).blocks == 3
+            process.stdin.write(b"\n")
+            assert await process.stdout.readline() == b"more\n"
+            assert (await x.match([1, 2, 3, 4])).blocks == 3
+            await reader.refresh()
+            assert (await x.match([1, 2, 3, 4])).blocks == 4
+    finally:
+        process.kill()
+        await process.communicate()
     async with sarpstore.open(path) as store:  # the kernel has given up the dead process's lock
         assert (await store.namespace("x").match([1, 2, 3, 4])).blocks == 4
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from sarpstore_tools.dump import dump
-from spec_writer import Built, build_store
+from spec_writer import Built, build_store, chain
 
 LOG_1, LOG_2, LOG_3 = (f"{number:016x}.log" for number in (1, 2, 3))
 
@@ -42,15 +42,15 @@ def items(*arguments: object) -> list[dict[str, Any]]:
 def test_json_lines_show_every_record_with_its_fields(built: Built) -> None:
     records = [item for item in items(built.path) if item["kind"] == "record"]
     segments = [item for item in records if item["type"] == "segment"]
-    # 25 accepted, and the two records of the void commit
-    assert (len(records), len(segments)) == (27, 15)
+    # 26 accepted, and the two records of the void commit
+    assert (len(records), len(segments)) == (28, 15)
     for one in built.writer.live.values():
         name, offset = f"{one.position >> 24:016x}.log", (one.position & 0xFFFFFF) * 64
         (item,) = [item for item in segments if (item["file"], item["offset"]) == (name, offset)]
         assert (item["n"], item["d"], item["dp"]) == (len(one.ids), one.d, one.dp)
         assert (item["key"], item["supersedes"]) == (f"{one.key:012x}", one.supersedes)
         assert item["parent_key"] == f"{one.parent_key:012x}"
-    (namespace,) = [item for item in records if item["type"] == "namespace"]
+    _, namespace = [item for item in records if item["type"] == "namespace"]
     assert (namespace["name"], namespace["adapter"], namespace["key_bytes"]) == ("llama", "lora-1", 16)
 
 
@@ -60,9 +60,8 @@ def test_records_behind_a_named_end_are_marked_void(built: Built) -> None:
 
 
 def test_ids_and_locations_are_shown_when_asked_for(built: Built) -> None:
-    (item,) = [item for item in items(built.path, "--limit", 1, "--ids") if item["kind"] == "record"]
-    owner = built.writer.placed[0].owner
-    assert owner is None or item["n"] == 20
+    _, item = [item for item in items(built.path, "--limit", 2, "--ids") if item["kind"] == "record"]
+    assert item["n"] == 20
     assert len(item["ids"]) == len(item["locations"]) == 20
     assert item["locations"][0] == [0x0706050403020100, 0x0B0A0908, 12, 13]
 
@@ -99,9 +98,14 @@ def test_types_and_limits(built: Built) -> None:
 def test_text_shows_a_line_a_record_and_blocks_for_headers(built: Built) -> None:
     text = run(built.path, "--entries")
     assert f"{LOG_1}: log header\n" in text
-    assert "  previous_end    2:12288\n" in text
-    assert "     20480  segment       sequence 8  commit 2  length 788" in text
+    assert "  previous_end      2.log:12288\n" in text
+    assert "\n1.log:20480     segment    seq 9  commit 2  n 22  d 0" in text
+    assert "\n2.log:13056     commit     seq 20  commit 5  pages 1  records 1  synced 2.log:12288  void\n" in text
     assert ": checkpoint head\n" in text
+    assert "\n2.images:64     entry      key " in text
+    with_ids = run(built.path, "--limit", 2, "--ids")
+    assert f"\n{'':<16}  19  {chain(list(range(20)))[19].hex()}  [" in with_ids
+    assert max(len(line) for line in text.splitlines() if "supersedes" not in line) <= 120
 
 
 def test_damage_is_shown_where_it_is(path: Path) -> None:

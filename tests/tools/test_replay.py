@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import subprocess
 import sys
 
 import msgspec
 import pytest
+from rich.console import Console
 from sarpstore_tools import main as command_line
 from sarpstore_tools import replay, report
-from sarpstore_tools.protocol import ServeJob, StoreOptions
+from sarpstore_tools.protocol import Finished, Latency, ServeJob, StoreOptions
 from sarpstore_tools.replayer import Replayer, waves
 from sarpstore_tools.traces import TraceSpec, open_trace
 
@@ -54,6 +56,37 @@ def test_the_summary_fits_its_width_and_ends_with_the_verdict(tmp_path):
     for title in ("Answers", "Speed (", "Reads and memory", "Bytes written", "Recovery after kill -9"):
         assert any(line.startswith(title) for line in lines)
     assert lines[-1].startswith("Every answer was right: ")
+
+
+def big_row(label, **changed):
+    latency = Latency(1000, 152.3, 10_815.2, 21_233.2)
+    stats = {"directory_bytes": 1.8e6, "log_bytes": 2e8, "written_bytes": 3e8, "segments": 98_707, "commits": 500}
+    found = {"turns": 12_031, "answers": 24_062, "inserted_tokens": 1, "lost_tokens": 0, "wrong": 0, "mismatches": []}
+    found |= {"prompt_tokens": 144_793_823, "matched_tokens": 54_096_384, "oracle_tokens": 54_096_384}
+    found |= {"unique_blocks": 5_662_916, "seconds": 8.0, "reads_length": 1.0, "reads_locations": 10.86, "stats": stats}
+    found |= {"match_length": latency, "match_locations": latency, "insert": latency}
+    return report.Row(label=label, notes=["a note"], replay=Finished(**(found | changed)), recovery=None)
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_figures_are_never_cut_short_however_long_the_trace_s_name_is(width):
+    console = Console(width=width, file=io.StringIO())
+    for table in report.tables([big_row("a_trace_with_a_long_name")], width):
+        console.print(table)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    figures = [line.split("…", 1)[1] for line in lines if line.startswith(" a_trace")]
+    assert len(figures) == 4
+    assert not any("…" in line for line in figures)
+    assert "152/10815/21233" in figures[1]
+    assert "98,707" in figures[2]
+
+
+def test_the_verdict_counts_what_is_wrong_and_names_where():
+    rows = [big_row("one"), big_row("two", wrong=3, lost_tokens=32)]
+    assert report.verdict(rows[:1]).startswith("Every answer was right: 24,062 answers")
+    assert report.verdict(rows) == "NOT every answer was right: of 48,124 answers, 3 wrong; 32 tokens lost (two)."
+    assert report.notes(rows) == ["one, two: a note"]
 
 
 def test_length_only_without_a_kill_asks_once_a_turn(tmp_path):

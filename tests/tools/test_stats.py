@@ -46,7 +46,7 @@ def run(path: Path, *arguments: str) -> Result:
 def test_the_table_shows_known_and_unknown_values(writer: StoreWriter) -> None:
     result = run(writer.path)
     assert result.exit_code == 0
-    for part in ("1,234,567", "something_new", "[1, 2]", "threads", "2:19200", "is running", "6,400 bytes"):
+    for part in ("1,234,567", "something_new", "[1, 2]", "threads", "2.log:19200", "is running", "6,400 bytes"):
         assert part in result.output
 
 

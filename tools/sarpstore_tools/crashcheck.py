@@ -28,7 +28,7 @@ BEYOND_BLOCKS = 8
 NOT_CHECKED = -1
 """Faults when there is no `sarpstore verify` to find them."""
 
-MESSAGES_MAX = 10
+MESSAGES_MAX = 3
 
 
 class Checked(msgspec.Struct, kw_only=True):

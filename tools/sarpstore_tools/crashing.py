@@ -7,6 +7,7 @@ when it is acknowledged. Checkpoints are written now and then, and some rounds e
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
 from typing import Literal
@@ -85,6 +86,8 @@ def main() -> int:
     """Do the job of the first argument; the exit status is 0, or 2 after a `Failed` message."""
     # Ctrl-C reaches the whole process group; the parent ends this process in its own time.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A torn tail is what a kill leaves: no news here.
+    logging.getLogger("sarpstore").setLevel(logging.ERROR)
     job = msgspec.json.decode(sys.argv[1], type=CrashJob)
     parent = Parent()
     try:

@@ -97,17 +97,17 @@ def replay(context: click.Context, /, **given: Any) -> None:
 
 
 def _console(*, stderr: bool = False) -> Console:
-    """A console of at most `report.WIDTH` columns, and as many where the output is no terminal."""
+    """A console of `report.WIDTH` columns, or of fewer where a terminal is narrower."""
     console = Console(stderr=stderr)
     return Console(stderr=stderr, width=min(console.width, report.WIDTH) if console.is_terminal else report.WIDTH)
 
 
 def _show(console: Console, rows: list[report.Row]) -> None:
-    for table in report.tables(rows):
+    for table in report.tables(rows, console.width):
         console.print(table)
+    for text in report.notes(rows):
+        console.print(escape(text), highlight=False)
     for row in rows:
-        for text in row.notes:
-            console.print(f"{escape(row.label)}: {escape(text)}", highlight=False)
         for text in _problems(row):
             console.print(f"[bold red]{escape(row.label)}: {escape(text)}[/]", highlight=False)
     style = "bold green" if all(row.is_clean for row in rows) else "bold red"
@@ -150,7 +150,7 @@ def _replay_all(specs: list[TraceSpec], options: ReplayOptions, store: str | Non
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
-        BarColumn(bar_width=16),
+        BarColumn(bar_width=10),
         MofNCompleteColumn(),
         TextColumn("{task.fields[state]}"),
         TimeElapsedColumn(),
@@ -211,8 +211,8 @@ def _serve(spec: TraceSpec, options: ReplayOptions, store: Path, samples_path: s
             serving.process.wait()
     finally:
         serving.stop()
-    after = f", back after {recovery.whole_ms:.0f} ms" if recovery else ""
-    progress.update(task, completed=finished.turns, total=finished.turns, state=f"{_state(finished)}{after}")
+    after = f"{_hits(finished)}, back in {recovery.whole_ms:.0f} ms" if recovery else _state(finished)
+    progress.update(task, completed=finished.turns, total=finished.turns, state=after)
     return report.Row(label=spec.label, notes=notes, replay=finished, recovery=recovery)
 
 
@@ -236,5 +236,8 @@ def _follow(serving: Child, progress: Progress, task: Any) -> tuple[list[str], F
 
 def _state(so_far: protocol.Progress | Finished) -> str:
     rate = so_far.turns / so_far.seconds if so_far.seconds else 0.0
-    hits = 100 * so_far.matched_tokens / max(1, so_far.prompt_tokens)
-    return f"{rate:,.0f} turns/s, {hits:.1f} % hits"
+    return f"{rate:,.0f} turns/s, {_hits(so_far)}"
+
+
+def _hits(so_far: protocol.Progress | Finished) -> str:
+    return f"{100 * so_far.matched_tokens / max(1, so_far.prompt_tokens):.1f} % hits"

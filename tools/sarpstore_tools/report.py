@@ -5,7 +5,7 @@ Tables fit into `WIDTH` columns; their last row says what is good, and below it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,7 +18,7 @@ from rich.text import Text
 from sarpstore_tools.counters import stat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from rich.console import RenderableType
 
@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 WIDTH = 100
 """Columns that the summary takes at most."""
 
-LABEL_WIDTH = 18
+FIGURES_WIDTH = 70
+"""Columns that the figures of any table take at most; what is left is for the traces' names."""
+
+LABEL_WIDTHS = (10, 18)
+"""Names of traces are cut short to a width between these, so that figures never are."""
 
 BLOCK_ID_BYTES = 16
 LOCATION_BYTES = 14
@@ -106,12 +110,22 @@ def as_json(row: Row) -> str:
     return msgspec.json.encode({**built, "derived": derived(row), "clean": row.is_clean}).decode()
 
 
-def tables(rows: list[Row]) -> list[RenderableType]:
+def tables(rows: list[Row], width: int = WIDTH) -> list[RenderableType]:
     """The summary: answers, speed, reads and memory, bytes and recovery; one row a trace in each."""
+    rows = [replace(row, label=_short(row.label, width - FIGURES_WIDTH)) for row in rows]
     made = [_answers(rows), _speed(rows), _memory(rows), _bytes(rows)]
     if any(row.recovery for row in rows):
         made.append(_recovery(rows))
     return made
+
+
+def notes(rows: list[Row]) -> list[str]:
+    """What is to be known of the traces, each thing once."""
+    labels: dict[str, list[str]] = {}
+    for row in rows:
+        for note in row.notes:
+            labels.setdefault(note, []).append(row.label)
+    return [f"{', '.join(names)}: {note}" for note, names in labels.items()]
 
 
 def verdict(rows: list[Row]) -> str:
@@ -124,7 +138,7 @@ def verdict(rows: list[Row]) -> str:
     return f"NOT every answer was right: of {answers}, {wrong:,} wrong; {lost:,} tokens lost ({where})."
 
 
-def _table(title: str, columns: Sequence[tuple[str, str]], rows: Iterable[tuple[str, ...]]) -> Table:
+def _table(title: str, columns: Sequence[tuple[str, str]], rows: Sequence[tuple[str, ...]]) -> Table:
     """A table of traces with these columns: (heading, what is good); a row begins with the trace's label."""
     has_footer = any(good for _, good in columns)
     table = Table(
@@ -134,14 +148,20 @@ def _table(title: str, columns: Sequence[tuple[str, str]], rows: Iterable[tuple[
         box=box.SIMPLE_HEAD,
         show_footer=has_footer,
         footer_style="dim",
+        padding=(0, 1, 0, 0),
         pad_edge=False,
     )
-    table.add_column("trace", "good" if has_footer else "", max_width=LABEL_WIDTH, overflow="ellipsis", no_wrap=True)
+    table.add_column("trace", "good" if has_footer else "", no_wrap=True)
     for heading, good in columns:
         table.add_column(heading, good, justify="right", no_wrap=True)
     for label, *cells in rows:
         table.add_row(escape(label), *cells)
     return table
+
+
+def _short(label: str, width: int) -> str:
+    width = min(max(width, LABEL_WIDTHS[0]), LABEL_WIDTHS[1])
+    return label if len(label) <= width else f"{label[: width - 1]}…"
 
 
 def _explained(table: Table, *lines: str) -> RenderableType:
@@ -152,17 +172,18 @@ def _explained(table: Table, *lines: str) -> RenderableType:
 def _answers(rows: list[Row]) -> RenderableType:
     columns = (
         ("turns", ""),
-        ("prompt tokens", ""),
+        ("tokens", ""),
         ("matched", "as held"),
         ("held", ""),
         ("hit rate", ""),
-        ("lost tokens", "0"),
+        ("lost", "0"),
         ("wrong", "0"),
     )
     return _explained(
         _table("Answers", columns, [_answers_row(row.label, row.replay) for row in rows]),
-        "Matched: prompt tokens that the store found, in blocks of 16. Held: those that an exact oracle finds.",
-        "Lost: held, but not found. Wrong: answers that name too much, or not the location first inserted.",
+        "Tokens of the prompts. Matched: those that the store found, in blocks of 16. Held: those that an exact",
+        "oracle finds. Lost: held, but not found. Wrong: answers that name too much, or not the location first",
+        "inserted.",
     )
 
 
@@ -180,9 +201,9 @@ def _answers_row(label: str, r: Finished) -> tuple[str, ...]:
 
 
 def _speed(rows: list[Row]) -> RenderableType:
-    percentiles = "p50 / p99 / p99.9"
+    percentiles = "p50/p99/p99.9"
     columns = (
-        ("requests/s", ""),
+        ("\nrequests/s", ""),
         (f"match: length\n{percentiles}", ""),
         (f"match: locations\n{percentiles}", ""),
         (f"insert\n{percentiles}", ""),
@@ -205,17 +226,17 @@ def _speed(rows: list[Row]) -> RenderableType:
 
 def _memory(rows: list[Row]) -> RenderableType:
     columns = (
-        ("unique blocks", ""),
-        ("segments", ""),
-        ("reads a match\nlength", f"≤ {READS_LENGTH_MAX}"),
-        ("\nlocations", ""),
-        ("directory\nbytes a block", f"≤ {DIRECTORY_BYTES_MAX}"),
-        ("\nslack", f"≤ {SLACK_MAX}"),
+        ("unique\nblocks", ""),
+        ("\nsegments", ""),
+        ("reads:\nlength", f"≤ {READS_LENGTH_MAX}"),
+        ("reads:\nlocations", ""),
+        ("directory\nB/block", f"≤ {DIRECTORY_BYTES_MAX}"),
+        ("directory\nslack", f"≤ {SLACK_MAX}"),
     )
     return _explained(
         _table("Reads and memory", columns, [_memory_row(row) for row in rows]),
         "Reads: records that a match rests on, cached or not; for locations, all in one parallel round.",
-        f"Slack: directory memory over its entries of {ENTRY_BYTES} bytes, from {SLACK_SEGMENTS_MIN:,} on.",
+        f"Directory: its memory; slack: that over its entries of {ENTRY_BYTES} bytes, from {SLACK_SEGMENTS_MIN:,} on.",
     )
 
 
@@ -238,9 +259,9 @@ def _bytes(rows: list[Row]) -> RenderableType:
         ("requests\na commit", ""),
         ("log\nMB", ""),
         ("checkpoints\nMB", ""),
-        ("log over blocks\nof 30 B", "1.07"),
-        ("\nof 32 B", "1.00"),
-        ("\nwith checkpoints", "1.00"),
+        ("log over\n30 B/block", "1.07"),
+        ("log over\n32 B/block", "1.00"),
+        ("both over\n32 B/block", "1.00"),
     )
     cells = []
     for row in rows:
@@ -258,7 +279,7 @@ def _bytes(rows: list[Row]) -> RenderableType:
         )
     return _explained(
         _table("Bytes written", columns, cells),
-        "Over the unique blocks' bytes: ids and locations alone (30 B a block), or in full segments (32 B).",
+        "Over the unique blocks' bytes: ids and locations alone (30 B), or in full segments (32 B).",
         "The log takes more than the last row for segments that a later turn wrote anew with more blocks, for what",
         "branches share inside a window, and for page padding (the less, the more requests share a commit).",
     )
@@ -266,12 +287,12 @@ def _bytes(rows: list[Row]) -> RenderableType:
 
 def _recovery(rows: list[Row]) -> RenderableType:
     columns = (
-        ("from the kill", ""),
-        ("from open()", ""),
-        ("pages still cached", "0"),
-        ("asked again", ""),
-        ("lost tokens", "0"),
-        ("wrong", "0"),
+        ("from\nthe kill", ""),
+        ("from\nopen()", ""),
+        ("pages\nstill cached", "0"),
+        ("asked\nagain", ""),
+        ("\nlost", "0"),
+        ("\nwrong", "0"),
     )
     cells = [
         (
@@ -304,4 +325,4 @@ def _ratio(value: float, most: float) -> str:
 def _latency(latency: Latency) -> str:
     if not latency.calls:
         return "-"
-    return " / ".join(f"{value:,.0f}" for value in (latency.p50, latency.p99, latency.p999))
+    return "/".join(f"{value:.0f}" for value in (latency.p50, latency.p99, latency.p999))

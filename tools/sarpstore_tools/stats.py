@@ -20,7 +20,7 @@ from .specreader.store import is_alive
 from .specreader.structures import Statistics, parse_statistics, shown
 
 _GROUPS: Final = (
-    ("held", ("blocks", "segments", "holders", "namespaces")),
+    ("held", ("blocks", "segments", "holders")),
     ("memory", ("directory_bytes", "cache_bytes", "resident_bytes", "unloaded_partitions")),
     ("matching", ("matches", "matched_blocks", "inserts", "inserted_blocks")),
     (
@@ -31,7 +31,8 @@ _GROUPS: Final = (
     ("state", ("checkpoints", "recovery_ms", "damaged_records", "failed")),
 )
 _POSITIONS: Final = frozenset({"synced_position", "checkpoint_position"})
-_MIBIBYTE: Final = 1 << 20
+_MEBIBYTE: Final = 1 << 20
+_OVERDUE_SECONDS: Final = 5.0  # a writer publishes each second
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ def rates_between(older: Statistics, newer: Statistics) -> Rates:
 
 
 def _view(store: Path, sample: Statistics, rates: Rates | None) -> Group:
-    parts: list[Text | Table] = [_title(store, sample)]
+    parts: list[Text | Table] = _title(store, sample)
     known = {name for _, names in _GROUPS for name in names}
     others = tuple(name for name in sample.values if name not in known)
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -148,20 +149,30 @@ def _view(store: Path, sample: Statistics, rates: Rates | None) -> Group:
         label = group
         for name in names:
             if name in sample.values:
-                table.add_row(
-                    Text(label, style="bold"), Text(name), Text(_shown(name, sample.values[name]), justify="right")
-                )
+                value = sample.values[name]
+                text = Text(_shown(name, value), justify="right", style="bold red" if _is_bad(name, value) else "")
+                table.add_row(Text(label, style="bold"), Text(name), text, Text(_sized(name, value)))
                 label = ""
     parts.append(table)
     parts.append(_derived(sample, rates))
     return Group(*parts)
 
 
-def _title(store: Path, sample: Statistics) -> Text:
-    alive = is_alive(sample.process)
-    state = "is running" if alive else "is gone"
-    text = Text(f"{store}: published {_age_seconds(sample):.1f} s ago; ")
-    return text.append(f"writing process {sample.process} {state}", style="green" if alive else "red")
+def _title(store: Path, sample: Statistics) -> list[Text | Table]:
+    """Whose statistics these are, how old, and whether writes have stopped."""
+    age, alive = _age_seconds(sample), is_alive(sample.process)
+    lines: list[Text | Table] = [Text(str(store), style="bold", no_wrap=True, overflow="ignore")]
+    if not alive:
+        lines.append(Text(f"writing process {sample.process} is gone; its last words, published {age:.1f} s ago:"))
+    elif age > _OVERDUE_SECONDS:
+        late = f"writing process {sample.process} is running, but published {age:.1f} s ago: one second is due"
+        lines.append(Text(late, style="yellow"))
+    else:
+        lines.append(Text(f"writing process {sample.process} is running; published {age:.1f} s ago", style="green"))
+    failed = sample.values.get("failed")
+    if failed:
+        lines.append(Text(f"WRITES HAVE STOPPED: {failed}", style="bold red"))
+    return lines
 
 
 def _derived(sample: Statistics, rates: Rates | None) -> Table:
@@ -169,7 +180,7 @@ def _derived(sample: Statistics, rates: Rates | None) -> Table:
     table = Table(show_header=False, box=None, pad_edge=False)
     rows = [("checkpoint lag", _lag(sample.values))]
     if rates:
-        growth = None if rates.log_bytes is None else rates.log_bytes / _MIBIBYTE
+        growth = None if rates.log_bytes is None else rates.log_bytes / _MEBIBYTE
         rows += [
             ("matches/s", _rate(rates.matches, "")),
             ("cache hit rate", "-" if rates.hit_rate is None else f"{rates.hit_rate:.1%}"),
@@ -196,11 +207,24 @@ def _lag(values: dict[str, Any]) -> str:
     return f"{files} files" if checkpoint else "no checkpoint"
 
 
+def _is_bad(name: str, value: Any) -> bool:
+    return name in ("failed", "damaged_records") and bool(value)
+
+
+def _sized(name: str, value: Any) -> str:
+    """Bytes as people say them, for what is large."""
+    if not name.endswith("_bytes") or not isinstance(value, int) or value < _MEBIBYTE:
+        return ""
+    return f"{value / _MEBIBYTE:,.1f} MiB" if value < 1 << 30 else f"{value / (1 << 30):,.2f} GiB"
+
+
 def _shown(name: str, value: Any) -> str:
+    if name == "failed":
+        return "yes, see above" if value else "-"
     if isinstance(value, bool) or value is None:
         return str(value)
     if name in _POSITIONS and isinstance(value, int):
         return shown(value)
     if isinstance(value, float):
         return f"{value:,.3f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else str(value) or "-"

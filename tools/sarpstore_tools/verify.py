@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
 
+from .specreader.faults import Severity
 from .specreader.folder import NotAStoreError
 from .specreader.store import Report, verify_store
 from .specreader.structures import shown
@@ -15,16 +18,25 @@ from .specreader.structures import shown
 if TYPE_CHECKING:
     from .specreader.faults import Fault
 
+_WIDTH: Final = 120  # columns; a path or a single long word may go over it
+_ALIKE_MAX: Final = 20  # findings of one code in one file that the text shows; JSON has all
+_TITLES: Final = {
+    Severity.CORRUPTION: "corruption: what the format does not allow, and no crash explains",
+    Severity.WARNING: "warnings: not as it should be, but no answer is wrong for it",
+    Severity.TORN_TAIL: "torn tail (no fault): what a crash left behind the last accepted commit",
+    Severity.VOID: "void (no fault): a later log file says that the log ended before it",
+}
+
 
 @click.command()
 @click.argument("store", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line: faults, notes, then the summary.")
 @click.option("--quick", is_flag=True, help="Do not replay the log to compare it with the newest checkpoint.")
 def verify(store: Path, as_json: bool, quick: bool) -> None:
-    """Check every byte of STORE and say what is wrong, with file, offset and meaning.
+    """Check every byte of STORE and say what is wrong, as FILE:OFFSET (in bytes), code and meaning.
 
-    Works while a writer has the store open. Exit status: 0 clean (torn tails and void regions are clean), 1 faults,
-    2 not a store.
+    Works while a writer has the store open. Changes nothing. Exit status: 0 clean (torn tails and void regions are
+    clean), 1 faults, 2 not a store.
     """
     try:
         report = verify_store(store, compare=not quick)
@@ -66,15 +78,39 @@ def _json_lines(report: Report) -> list[str]:
 
 
 def _text_lines(report: Report) -> list[str]:
-    lines = [
-        f"{fault.severity.value:<10}  {fault.file} @ {fault.offset}  [{fault.code}] {fault.meaning}"
-        for fault in report.faults
-    ]
-    lines += [
-        f"note        {note.file} @ {note.offset}  {note.severity.value}: {note.meaning}" for note in report.notes
-    ]
-    verdict = f"{len(report.faults)} faults" if report.faults else "clean"
+    """Findings by severity, then by place; the verdict last, where a terminal shows it."""
+    lines: list[str] = []
+    for severity, title in _TITLES.items():
+        found = [one for one in (*report.faults, *report.notes) if one.severity is severity]
+        if found:
+            lines += [title, *_finding_lines(sorted(found, key=lambda one: (one.file, one.offset))), ""]
     counted = f"{report.files} files, {report.records} records, {report.segments} segments, {report.blocks} blocks"
-    live = ", live" if report.live else ""
-    lines.append(f"{verdict}: {counted}, {report.bytes_checked} bytes checked, synced to {shown(report.synced)}{live}")
+    lines.append(f"{_verdict(report)}: {counted}, {report.bytes_checked:,} bytes")
+    changed = ", the store changed while it was checked" if report.live else ""
+    lines.append(f"synced up to {shown(report.synced)}{changed}")
     return lines
+
+
+def _finding_lines(found: list[Fault]) -> list[str]:
+    places = max(len(f"{one.file}:{one.offset}") for one in found)
+    codes = max(len(one.code) for one in found)
+    more: Counter[tuple[str, str]] = Counter()
+    lines: list[str] = []
+    for one in found:
+        more[one.file, one.code] += 1
+        if more[one.file, one.code] <= _ALIKE_MAX:
+            lead = f"  {f'{one.file}:{one.offset}':<{places}}  {one.code:<{codes}}  "
+            hanging = " " * len(lead)
+            lines += textwrap.wrap(one.meaning, _WIDTH, initial_indent=lead, subsequent_indent=hanging)
+    for (file, code), count in more.items():
+        if count > _ALIKE_MAX:
+            lines.append(f"  {file}: {count - _ALIKE_MAX} more of code {code}; --json shows all")
+    return lines
+
+
+def _verdict(report: Report) -> str:
+    corrupt = sum(one.severity is Severity.CORRUPTION for one in report.faults)
+    warnings = len(report.faults) - corrupt
+    if not report.faults:
+        return "clean"
+    return f"FAULTS ({corrupt} of corruption, {warnings} warning{'s' * (warnings != 1)})"

@@ -7,6 +7,7 @@ when told, and times its first answer.
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
 import time
@@ -41,12 +42,11 @@ class BuildJob(msgspec.Struct, tag=True, kw_only=True):
 
 
 class OpenJob(msgspec.Struct, tag=True, kw_only=True):
-    """Wait, open `store` when told, ask query number `sample`; then load everything and ask them all, if `load`."""
+    """Wait, open `store` when told, ask query number `sample`; then load everything, ask them all, and be killed."""
 
     store: str
     samples: str
     sample: int
-    load: bool
     progress: bool
 
 
@@ -84,15 +84,18 @@ class Opened(msgspec.Struct, tag=True):
     open_ms: float
     answer_ms: float
     wrong: str
-    blocks: int
     checkpoint_position: int
     unloaded: int
 
 
 class Loaded(msgspec.Struct, tag=True):
-    """All partitions were in memory `load_ms` after open() was called; `wrong` answers of all `checked` queries."""
+    """All partitions were in memory `load_ms` after open() was called: `blocks` are held.
+
+    Then `checked` queries were asked; `wrong` says what is wrong with their answers.
+    """
 
     load_ms: float
+    blocks: int
     checked: int
     wrong: list[str]
 
@@ -135,6 +138,8 @@ def main() -> int:
     """Do the job of the first argument; the exit status is 0, or 2 after a `Failed` message."""
     # Ctrl-C reaches the whole process group; the parent ends this process in its own time.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A torn tail is what a kill leaves: no news here.
+    logging.getLogger("sarpstore").setLevel(logging.ERROR)
     job: BuildJob | OpenJob = msgspec.json.decode(sys.argv[1], type=BuildJob | OpenJob)
     parent = Parent()
     try:
@@ -157,6 +162,8 @@ async def _build(job: BuildJob, parent: Parent) -> None:
         synced, held = False, 0
         for ids in SHAPES[job.shape](rng):
             held += await namespace.insert_ids(ids, locations_of(ids))
+            # As a server does between requests: the store's checkpoints are written by tasks of this loop.
+            await asyncio.sleep(0)
             if synced:
                 continue
             samples.add(ids)
@@ -189,21 +196,18 @@ async def _open(job: OpenJob, parent: Parent) -> None:
             open_ms=(opened - began) * 1e3,
             answer_ms=(answered - began) * 1e3,
             wrong=_wrong(match, query),
-            blocks=stats.blocks,
             checkpoint_position=stats.checkpoint_position,
             unloaded=stats.unloaded_partitions,
         )
     )
-    if not job.load:
-        parent.wait()  # and be killed, the loop standing still: nothing more is written
-        return
     while store.stats().unloaded_partitions:  # noqa: ASYNC110 (nothing in the public API tells)
         await asyncio.sleep(POLL_SECONDS)
     load_ms = (time.perf_counter() - began) * 1e3
+    blocks = store.stats().blocks
     namespace = store.namespace(NAMESPACE)
     answers = [_wrong(await namespace.match_ids(other), other) for other in queries]
-    parent.send(Loaded(load_ms, len(queries), [wrong for wrong in answers if wrong]))
-    await store.close()
+    parent.send(Loaded(load_ms, blocks, len(queries), [wrong for wrong in answers if wrong]))
+    parent.wait()
 
 
 def _wrong(match: Any, query: Ids) -> str:

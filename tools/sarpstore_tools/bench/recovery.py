@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,7 +20,7 @@ from sarpstore_tools.bench.machine import this_machine
 from sarpstore_tools.bench.sizes import several_sizes
 from sarpstore_tools.bench.worker import Failed, Worker, WorkerError
 from sarpstore_tools.recovery import drop_page_cache
-from sarpstore_tools.specreader.folder import log_name, signature
+from sarpstore_tools.specreader.folder import kind_of, log_name, signature
 from sarpstore_tools.specreader.structures import place
 
 if TYPE_CHECKING:
@@ -66,9 +68,8 @@ def recovery_command(
     """Build stores, kill their writer (SIGKILL) while it inserts, and time how soon another process answers.
 
     Milliseconds from calling open() to the first right answer, locations included, in a fresh process that has imported
-    everything, the page cache of the store's files dropped. Each opener is killed right after its answer, so that every
-    repeat opens the same files. Then all partitions are loaded; then every checkpoint is deleted and the log alone is
-    opened.
+    everything, the page cache of the store's files dropped. Every repeat opens the same files (hard links to them) and
+    then loads all partitions. At last every checkpoint is left out, and the log alone is opened.
     """
     shapes: list[Shape] = ["plain", "branching"] if shape == "both" else [shape]  # type: ignore[list-item]
     figures: list[Figure] = []
@@ -100,7 +101,7 @@ def recovery_command(
         ),
         (
             f"first answer: open() to the answer (up to 256 blocks, with locations, known), {repeats} fresh processes "
-            "that had imported everything; each is killed right after it; names, sizes and times of the files stay"
+            "that had imported everything; each has its own hard links to the files, which nothing changes"
         ),
         *_page_cache(cache),
     ]
@@ -152,29 +153,36 @@ class _Killed:
     def run(self, repeats: int) -> Recovered:
         """Measure it all; afterwards the store is gone, unless it is to be kept."""
         built = self._build()
-        openings = self._open_again(repeats)
-        _, loaded = self._open(repeats, load=True)
-        deleted = self._delete_checkpoints()
-        rebuilt, _ = self._open(repeats + 1, load=True, progress=True)
+        before = signature(self._store)
+        openings = [self._open(repeat) for repeat in range(repeats)]
+        rebuilt = [self._open(repeat, checkpoints=False) for repeat in range(repeats)]
+        if signature(self._store) != before:
+            self._failures.append(f"{self._name}: the files changed: the repeats were none")
+        states = {loaded.blocks for _, loaded in [*openings, *rebuilt]}
+        if len(states) > 1:
+            self._failures.append(f"{self._name}: openings found different numbers of blocks: {sorted(states)}")
+        tail = self._tail_bytes(min(opened.checkpoint_position for opened, _ in openings))
         if not self._keep:
-            for path in [*self._store.iterdir(), self._samples]:
-                path.unlink()
-            self._store.rmdir()
-        answers = [opened.answer_ms for opened, _ in openings]
-        tail = openings[0][1]
+            shutil.rmtree(self._store)
+            self._samples.unlink()
         figures = [
             self._figure("build and sync", "blocks/s", [built.blocks / built.seconds], more_is_better=True),
             self._figure(
                 "first answer",
                 "ms",
-                answers,
+                [opened.answer_ms for opened, _ in openings],
                 target=ANSWER_TARGET_MS,
-                note=f"{built.blocks:,} blocks synced, {built.segments:,} entries",
+                note=f"{max(states):,} blocks found, {built.blocks:,} synced",
             ),
             self._figure("open() alone", "ms", [opened.open_ms for opened, _ in openings]),
             self._figure("log behind the checkpoint", "MB", [tail / 1e6], note="replayed"),
-            self._figure("all partitions loaded", "ms", [loaded.load_ms], note=f"{openings[0][0].unloaded:,} at first"),
-            self._figure("first answer, no checkpoint", "ms", [rebuilt.answer_ms], note=f"{deleted} files deleted"),
+            self._figure(
+                "all partitions loaded",
+                "ms",
+                [loaded.load_ms for _, loaded in openings],
+                note=f"{openings[0][0].unloaded:,} not yet at the first answer",
+            ),
+            self._figure("first answer, no checkpoint", "ms", [opened.answer_ms for opened, _ in rebuilt]),
         ]
         return Recovered(
             figures=figures, failures=self._failures, answer_ms=figures[1].value, page_cache=self._page_cache
@@ -202,35 +210,21 @@ class _Killed:
             worker.stop()
         raise WorkerError(f"the building process ended by itself with status {worker.process.returncode}")
 
-    def _open_again(self, repeats: int) -> list[tuple[Opened, int]]:
-        """Open the killed store so many times; each opening with the bytes of log that it had to replay."""
-        before = signature(self._store)
-        openings = []
-        for repeat in range(repeats):
-            opened, _ = self._open(repeat)
-            openings.append((opened, self._tail_bytes(opened.checkpoint_position)))
-            if signature(self._store) != before:
-                self._failures.append(f"{self._name}: opening {repeat + 1} changed the files: the next is no repeat")
-                before = signature(self._store)
-        states = {(opened.blocks, opened.checkpoint_position, tail) for opened, tail in openings}
-        if len(states) > 1:
-            self._failures.append(f"{self._name}: openings of the same files found {len(states)} states")
-        return openings
-
-    def _open(self, number: int, *, load: bool = False, progress: bool = False) -> tuple[Opened, Loaded]:
-        """Open it cold in a fresh process, which is killed after the first answer unless it is to load everything."""
-        job = OpenJob(store=str(self._store), samples=str(self._samples), sample=number, load=load, progress=progress)
+    def _open(self, number: int, *, checkpoints: bool = True) -> tuple[Opened, Loaded]:
+        """Open a clone cold in a fresh process, which is killed after that."""
+        clone = self._store.with_name(f"{self._store.name}-opened")
+        _clone(self._store, clone, checkpoints=checkpoints)
+        job = OpenJob(store=str(clone), samples=str(self._samples), sample=number, progress=not checkpoints)
         worker = Worker(MODULE, job, Message)
         try:
             worker.receive(Ready)
-            self._page_cache.append(drop_page_cache(self._store))
+            self._page_cache.append(drop_page_cache(clone))
             worker.go_on()
-            opened = self._opened(worker, progress=progress)
-            loaded = worker.receive(Loaded) if load else Loaded(0.0, 0, [])
-            if load:
-                worker.process.wait()
+            opened = self._opened(worker, progress=not checkpoints)
+            loaded = worker.receive(Loaded)
         finally:
             worker.stop()
+            shutil.rmtree(clone)
         wrong = [opened.wrong, *loaded.wrong]
         self._failures += [f"{self._name}, opening {number + 1}: {text}" for text in wrong if text]
         return opened, loaded
@@ -259,8 +253,10 @@ class _Killed:
                 size += max(0, path.stat().st_size - offset)
         return size
 
-    def _delete_checkpoints(self) -> int:
-        paths = [*self._store.glob("*.checkpoint"), *self._store.glob("*.images")]
-        for path in paths:
-            path.unlink()
-        return len(paths)
+
+def _clone(store: Path, clone: Path, *, checkpoints: bool) -> None:
+    """The same files under other names, by hard links: none of them is ever changed, only new ones are made."""
+    clone.mkdir()
+    for path in store.iterdir():
+        if kind_of(path.name) in (("log", "checkpoint", "images") if checkpoints else ("log",)):
+            os.link(path, clone / path.name)

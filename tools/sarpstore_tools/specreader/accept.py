@@ -171,6 +171,9 @@ class _Acceptance:
         self._flush()
         if file.bounded and file.end > max(file.size, LOG_START):
             self._corrupt(file, file.size, "hole", f"the file ends here, but its log goes on to {file.end}")
+            self._broken.append((position(file.number, accepted_end), file.end_position))
+            self._boundaries[file.end_position] = UNKNOWN
+            self._unsure = True
         elif file.bounded and file.size > file.end:
             rest = file.size - file.end
             self._faults.void(file.name, file.end, f"{rest} bytes are void: a later header ends the log here")

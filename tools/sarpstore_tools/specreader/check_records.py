@@ -252,12 +252,13 @@ def _seals(log: Log, file: LogFile, faults: Faults) -> None:
     rows = log.rows_of(file.number)
     seals = rows[rows["type"] == SEAL]
     _commit_flags(rows, seals, faults)
+    whole = file.number not in log.damaged_files
     for row in rows[rows["type"] == SUMMARY]:
         if not (seals["commit"] == row["commit"]).any():
             _report(faults, row, "summary", "a summary record without a seal in its commit")
     for seal in seals:
         try:
-            _seal(file, rows, seal, faults)
+            _seal(file, rows, seal, whole, faults)
         except DamagedError as error:
             _report(faults, seal, error.code, error.meaning)
 
@@ -284,10 +285,12 @@ def _synced_ends(log: Log, faults: Faults) -> None:
             _report(faults, row, "synced", f"says that the log was synced up to {shown(synced)}, where no commit ends")
 
 
-def _seal(file: LogFile, rows: Rows, seal: Any, faults: Faults) -> None:
+def _seal(file: LogFile, rows: Rows, seal: Any, whole: bool, faults: Faults) -> None:
     own = rows[rows["commit"] == seal["commit"]]
     summaries = own[own["type"] == SUMMARY]
     count, entries = int(seal["words"][0]) & 0xFFFFFFFF, int(seal["words"][0]) >> 32
+    if not whole and not (own["type"] == COMMIT).any():
+        return  # damage has taken the commit record: that was reported
     if len(own) != len(summaries) + 2 or not (own["type"] == COMMIT).any():
         raise DamagedError("seal", "its commit does not hold summaries, the seal and the commit record alone")
     if count != len(summaries) or entries != int(summaries["n"].sum(dtype=np.int64)):
@@ -304,11 +307,11 @@ def _seal(file: LogFile, rows: Rows, seal: Any, faults: Faults) -> None:
     said = [read_at(file.descriptor, 32 * int(row["n"]), offset_of(row) + _SUMMARY_HEADER) for row in summaries]
     said_bytes = b"".join(said)
     if len(said_bytes) == SUMMARY_ENTRY.itemsize * entries:
-        _compare_summary(np.frombuffer(said_bytes, dtype=SUMMARY_ENTRY), rows, seal, faults)
+        _compare_summary(np.frombuffer(said_bytes, dtype=SUMMARY_ENTRY), rows, seal, whole, faults)
 
 
-def _compare_summary(said: Rows, rows: Rows, seal: Any, faults: Faults) -> None:
-    """Entry by entry; entries of records that were found damaged say nothing that could be compared."""
+def _compare_summary(said: Rows, rows: Rows, seal: Any, whole: bool, faults: Faults) -> None:
+    """Entry by entry. In a file that is not whole, entries of records that were found damaged stand alone."""
     stands_for = rows[(rows["commit"] != seal["commit"]) & (rows["type"] != COMMIT)]
     expected = summary_of(stands_for)
     number = int(seal["position"]) >> 24
@@ -316,7 +319,7 @@ def _compare_summary(said: Rows, rows: Rows, seal: Any, faults: Faults) -> None:
         raise DamagedError("summary", "its summary's entries are not in ascending order of place")
     for units in np.setdiff1d(expected["units"], said["units"]).tolist():
         faults.corruption(log_name(number), units * 64, "summary", "the file's summary has no entry for this record")
-    for units in np.setdiff1d(said["units"], expected["units"]).tolist():
+    for units in np.setdiff1d(said["units"], expected["units"]).tolist() if whole else ():
         meaning = "the file's summary has an entry for this place, where no sound record is"
         faults.corruption(log_name(number), units * 64, "summary", meaning)
     _, ours, theirs = np.intersect1d(expected["units"], said["units"], return_indices=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import numpy as np
@@ -26,7 +27,23 @@ from .structures import HASHES, ROUTINGS, Head, Image, LogHeader, Namespace, Sta
 
 Item = dict[str, Any]
 
-_POSITIONS: Final = frozenset({"born", "supersedes", "synced", "effect", "first_summary", "previous_end", "start"})
+_POSITIONS: Final = frozenset({"born", "supersedes", "synced", "effect", "first_page", "previous_end", "start"})
+_QUOTED: Final = frozenset({"name", "adapter", "meaning", "problem", "locations"})
+# What a line of text leaves out: it is shown elsewhere on it, or says nothing while it has this value.
+_ELSEWHERE: Final = frozenset(
+    {"kind", "file", "offset", "type", "length", "checksum", "prefix_id", "parent_key", "ids", "locations"}
+)
+_SHORT: Final = {"sequence": "seq", "namespace": "ns"}
+_SAYS_NOTHING: Final[dict[str, Any]] = {
+    "flags": 0,
+    "supersedes": 0,
+    "holder": 0,
+    "commit_flags": [],
+    "adapter": "",
+    "mask": 0,
+    "recency": 0,
+    "placeholder": False,
+}
 _COMMIT_FLAGS: Final = ((1, "mark"), (2, "closed"))
 
 
@@ -83,7 +100,7 @@ def _fields(kind: int, words: list[int], data: bytes, n: int, ids: bool) -> Item
         return {"pages": low, "records": high, "checksum": checksum, "synced": words[2], "commit_flags": flags}
     bare: dict[int, Item] = {
         RETIRE_FILE: {"retired_file": words[1]},
-        SEAL: {"summaries": low, "entries": high, "first_summary": words[1]},
+        SEAL: {"summaries": low, "entries": high, "first_page": words[1]},
         SUMMARY: {"entries": n},
     }
     return bare.get(kind, {})
@@ -92,7 +109,7 @@ def _fields(kind: int, words: list[int], data: bytes, n: int, ids: bool) -> Item
 def _segment_item(row: Any, data: bytes, header: LogHeader, ids: bool) -> Item:
     holder, window, namespace, prefix = struct.unpack_from("<IIQ16s", data, 32)
     item: Item = {name: int(row[name]) for name in ("n", "d", "dp")}
-    item |= {"holder": holder, "window": window, "namespace": f"{namespace:016x}", "prefix": prefix.hex()}
+    item |= {"holder": holder, "window": window, "namespace": f"{namespace:016x}", "prefix_id": prefix.hex()}
     item |= {"key": f"{int(row['key']):012x}", "parent_key": f"{int(row['parent_key']):012x}"}
     item |= {"born": int(row["born"]), "supersedes": int(row["supersedes"])}
     if ids:
@@ -181,26 +198,63 @@ def statistics_item(statistics: Statistics) -> Item:
 
 
 def text_line(item: Item) -> str:
-    """A record, entry or other small thing on one line."""
-    offset, kind = item.get("offset", ""), item.get("type", item.get("kind", ""))
-    fields = [
-        f"{name} {_shown(name, value)}"
-        for name, value in item.items()
-        if name not in ("kind", "file", "offset", "type")
-    ]
-    return f"{offset:>10}  {kind:<12}  {'  '.join(fields)}"
+    """A record, entry or other small thing on one line; ids and locations, if any, on lines of their own."""
+    kind = item.get("type", item["kind"])
+    where = f"{_short(item['file'])}:{item['offset']}" if "offset" in item else ""
+    line = f"{where:<14}  {kind:<9}  {'  '.join(_line_fields(item))}".rstrip()
+    ids, locations = item.get("ids", ()), item.get("locations", ())
+    rows = [f"{'':<16}{at:>4}  {one}  {_of(locations, at)}".rstrip() for at, one in enumerate(ids)]
+    return "\n".join([line, *rows])
+
+
+def _of(locations: Any, at: int) -> str:
+    return json.dumps(locations[at]) if at < len(locations) else ""
+
+
+def _line_fields(item: Item) -> list[str]:
+    fields = []
+    for name, value in item.items():
+        if name in _ELSEWHERE or (name in _SAYS_NOTHING and value == _SAYS_NOTHING[name]):
+            continue
+        if name == "born" and value == _own_position(item):
+            continue
+        label = _SHORT.get(name, name)
+        fields.append(label if value is True else f"{label} {_shown(name, value)}")
+    return fields
+
+
+def _short(file: str) -> str:
+    """A file's name as positions show it."""
+    return file.lstrip("0")
+
+
+def _own_position(item: Item) -> int:
+    return int(item["file"][:16], 16) << 24 | int(item["offset"]) // 64
 
 
 def text_block(item: Item) -> str:
     """A header or head: a title and a line a field."""
-    title = f"{item.get('file', '')}: {item['kind']}"
-    fields = [f"  {name:<16}{_shown(name, value)}" for name, value in item.items() if name not in ("kind", "file")]
+    title = f"{item['file']}: {item['kind']}" + (f" at {item['offset']}" if item.get("offset") else "")
+    fields = [
+        f"  {name:<16}  {_shown(name, value)}" for name, value in item.items() if name not in ("kind", "file", "offset")
+    ]
     return "\n".join([title, *fields])
 
 
 def _shown(name: str, value: Any) -> str:
     if name in _POSITIONS and isinstance(value, int):
         return shown(value)
+    if name in ("created_ms", "time_ms"):
+        return f"{value}  ({_utc(value)})"
+    if name == "commit_flags":
+        return ",".join(value)
     if isinstance(value, (list, dict)):
         return json.dumps(value)
-    return json.dumps(value) if name in ("name", "adapter", "meaning", "locations") else str(value)
+    return json.dumps(value, ensure_ascii=False) if name in _QUOTED and name != "locations" else str(value)
+
+
+def _utc(milliseconds: int) -> str:
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return "no date"

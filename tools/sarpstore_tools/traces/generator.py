@@ -41,8 +41,8 @@ RAG_SYSTEM_TOKENS = 200
 RAG_DOCUMENTS = 2_000
 RAG_DOCUMENTS_A_SESSION = 4
 
-DEFAULT_SIZES = {"chat": (600, 6), "agent": (120, 20), "stripped": (400, 6), "rag": (600, 3)}
-"""(sessions, turns a session on average) of each shape: together about 20 seconds of replay on one core."""
+DEFAULT_SIZES = {"chat": (700, 6), "agent": (140, 20), "stripped": (500, 6), "rag": (800, 3)}
+"""(sessions, turns a session on average) of each shape: together about 25 seconds on a quiet machine with two cores."""
 
 DESCRIPTIONS = {
     "chat": "questions and answers; one session in five opens with a popular question",

@@ -1,0 +1,1 @@
+"""Long runs of what the tests run in short."""

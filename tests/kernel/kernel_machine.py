@@ -1,0 +1,880 @@
+"""The kernel without the engine around it: a directory, commits and log files in memory, and beside them the twin and a
+dict. Every operation goes to all three, and they are compared after each.
+
+The log is what the kernel encoded: finished commits by file, as bytes. What the kernel asks for (pages, partitions) is
+brought as the engine would bring it, from memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import struct
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from hypothesis import strategies as st
+from kernel_twin import EQUAL_KEYS_MAX, FollowingTwin
+from strategies import _STEPS, Insert, Query, _cut, _grow, _Step, ids_of, locations_of
+
+from sarpstore import _format as fmt
+from sarpstore._directory import DivergenceDirectory
+from sarpstore._directory.divergence import LOADED
+from sarpstore._kernel import CHANGE_DTYPE, FEATURES, ffi, lib, pointer
+from sarpstore._kernel.twin_directory import Owner, Segment, SegmentChange, TwinDirectory
+from sarpstore._log.commits import CommitBuffer, summary_of
+from sarpstore._log.gather import Frozen, Gatherer, LogEnd
+from sarpstore._log.header import Shape
+from sarpstore._log.pages import Pages
+from sarpstore._log.scan import FileScan, PageScanner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+SECRET = bytes(range(16))
+UUID = bytes(range(16, 32))
+LAYOUTS = ((0,), (3,) * 8, (1, 2, 4, 4, 4, 4))  # depths of the partitions, in order of prefix
+DIRECTORY_BYTES = 1 << 20
+_SEGMENT = struct.Struct("<IIQ16sQQQ40x")  # holder, window, namespace, prefix id, born, parent key, supersedes
+_LIMIT = 256
+
+
+# Operations, besides those of `strategies`
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """End the gathering commit; it is written later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Hurt the log: a byte of one readable record, or all of its page."""
+
+    how: str
+    choice: int
+    byte: int
+
+
+@dataclass(frozen=True, slots=True)
+class Collide:
+    """Enter a record of the log under the key of a block of a path that it has nothing to do with."""
+
+    choice: int
+    path: str
+    block: int
+    d: int | None
+    n: int
+    dp: int
+    tenant: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Apply the log `times` times more from one record on."""
+
+    choice: int
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """Close and open again, from the log alone."""
+
+    in_order: bool
+    slice_pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Begin to take images; each later operation takes `pace` more."""
+
+    pace: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reopen:
+    """Close and open again, from the images and the log's tail; `at_once` partitions are loaded before they are used."""
+
+    order: int
+    at_once: int
+
+
+Operation = Insert | Query | Freeze | Damage | Collide | Replay | Rebuild | Checkpoint | Reopen
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a run does not change."""
+
+    layout: tuple[int, ...]
+    location_bytes: int
+    cache_pages: int
+    commit_pages: int
+    file_pages: int
+    scalar: bool
+
+
+_SETUPS = st.builds(
+    Setup,
+    layout=st.sampled_from(LAYOUTS),
+    location_bytes=st.sampled_from([14, 8, 46]),
+    cache_pages=st.sampled_from([64, 0, 2]),
+    commit_pages=st.sampled_from([64, 8]),
+    file_pages=st.sampled_from([4096, 166]),
+    scalar=st.booleans(),
+)
+_KINDS = ["insert"] * 16 + ["query"] * 5 + ["freeze"] * 2 + ["replay", "rebuild", "checkpoint", "reopen"]
+
+
+def _decode(steps: list[_Step], kinds: list[str]) -> list[Operation]:
+    known = [""]
+    operations: list[Operation] = []
+    for number, step in enumerate(steps):
+        prefix = _cut(known[step.choice % len(known)], step.cut, fmt.WINDOW)
+        any_number, other = step.cut[1], step.runs[0][2]
+        match kinds[step.kind % len(kinds)]:
+            case "insert":
+                path = _grow(prefix, step.runs, fmt.WINDOW)
+                known.append(path)
+                operations.append(Insert(path, *step.tenant, number))
+            case "query":
+                operations.append(Query(_grow(prefix, step.runs[1:], fmt.WINDOW), *step.tenant))
+            case "freeze":
+                operations.append(Freeze())
+            case "replay":
+                operations.append(Replay(step.choice, 1 + any_number % 2))
+            case "rebuild":
+                operations.append(Rebuild(any_number % 2 == 0, 1 + other % 7))
+            case "checkpoint":
+                operations.append(Checkpoint(any_number % 4))
+            case "reopen":
+                operations.append(Reopen(step.choice, any_number % 9))
+            case "damage":
+                operations.append(Damage(("byte", "byte", "zeros", "swap")[other % 4], step.choice, any_number))
+            case "collide":
+                path = _grow(prefix, step.runs, fmt.WINDOW)
+                d = any_number // 3 % 64 if any_number % 3 == 0 else None
+                block = other % len(path) if other % 2 else other // 2 % (-(-len(path) // 64)) * 64
+                operations.append(
+                    Collide(step.choice, path, block, d, 1 + other % 64, any_number % 64, step.tenant),
+                )
+    return operations
+
+
+def runs(
+    *, damage: bool, collide: bool, count_min: int = 1, count_max: int = 30
+) -> st.SearchStrategy[tuple[Setup, list[Operation]]]:
+    """A setup and operations."""
+    kinds = _KINDS + ["damage"] * (2 if damage else 0) + ["collide"] * (3 if collide else 0)
+    counts = st.integers(count_min, count_max)
+    lists = counts.flatmap(lambda count: st.lists(_STEPS, min_size=count, max_size=count))
+    return st.tuples(_SETUPS, lists.map(lambda steps: _decode(steps, kinds)))
+
+
+def all_runs(count_min: int = 1, count_max: int = 30) -> st.SearchStrategy[tuple[Setup, list[Operation]]]:
+    """Runs without and with damage and equal keys."""
+    kinds = [(False, False), (False, True), (True, False), (True, True)]
+    return st.one_of(
+        *(runs(damage=d, collide=c, count_min=count_min, count_max=count_max) for d, c in kinds),
+    )
+
+
+# Small pieces
+
+
+def ids_array(ids: Sequence[bytes]) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(b"".join(ids), np.uint8).reshape(-1, fmt.ID_BYTES)
+
+
+def change_of(change: SegmentChange) -> tuple[int, ...]:
+    return (change.key, change.root_key, change.position, change.supersedes, change.n, change.d, change.dp)
+
+
+def changes_array(changes: Sequence[SegmentChange]) -> npt.NDArray[Any]:
+    """The kernel's form of changes."""
+    out = np.zeros(len(changes), CHANGE_DTYPE)
+    for row, change in zip(out, changes, strict=True):
+        for name in ("key", "root_key", "position", "supersedes", "n", "d", "dp"):
+            row[name] = getattr(change, name)
+        row["type"] = fmt.RECORD_SEGMENT
+    return out
+
+
+def changes_list(changes: npt.NDArray[Any]) -> list[tuple[int, ...]]:
+    names = ("key", "root_key", "position", "supersedes", "n", "d", "dp")
+    return list(zip(*(changes[name].tolist() for name in names), strict=True))
+
+
+def parse_segment(record: bytes | memoryview, position: int, location_bytes: int) -> Segment:
+    """A segment record, read by the format's pages alone."""
+    n, d, dp = record[12:15]
+    holder, window, namespace, prefix_id, born, parent_key, supersedes = _SEGMENT.unpack_from(record, 32)
+    assert born == position
+    ids = tuple(bytes(record[128 + 16 * i : 144 + 16 * i]) for i in range(n))
+    first = 128 + 16 * n
+    locations = tuple(
+        bytes(record[first + location_bytes * i : first + location_bytes * (i + 1)]) for i in range(n)
+    )
+    return Segment(position, holder, window, namespace, prefix_id, ids, locations, d, dp, parent_key, supersedes)
+
+
+Rows = dict[int, tuple[list[tuple[int, int, int, int, int]], list[int]]]
+"""By key: (mask, position, n, d, dp) of each entry, the latest entered first, and the masks of placeholders."""
+
+
+def kernel_rows(directory: DivergenceDirectory, partitions: Sequence[int]) -> Rows:
+    rows: Rows = {}
+    for number in partitions:
+        entries = directory.image(number)
+        keys = entries["word0"] >> np.uint64(16)
+        assert np.all(keys[:-1] <= keys[1:])
+        part = directory.partitions[number]
+        assert np.all(keys >> np.uint64(48 - int(part["depth"])) == int(part["prefix"]) >> (48 - int(part["depth"])))
+        assert len(entries) == part["entries"]
+        for word0, word1 in entries.tolist():
+            found, placeholders = rows.setdefault(word0 >> 16, ([], []))
+            if word1 & 1:
+                assert word1 >> 6 == fmt.REFERENCE_NONE << 18
+                placeholders.append(word0 & 0xFFFF)
+                continue
+            slot, units = word1 >> 48, word1 >> 24 & 0xFFFFFF
+            position = int(directory.slot_files[slot]) << 24 | units
+            found.append(
+                (word0 & 0xFFFF, position, (word1 >> 18 & 63) + 1, word1 >> 12 & 63, word1 >> 6 & 63),
+            )
+    return rows
+
+
+def twin_rows(directory: TwinDirectory, among: Callable[[int], bool] = lambda _: True) -> Rows:
+    rows: Rows = {}
+    for key, entries in directory._entries.items():
+        if entries and among(key):
+            found = [(e.mask, e.position, e.n, e.d, e.dp) for e in reversed(entries) if e.position is not None]
+            rows[key] = found, [e.mask for e in entries if e.position is None]
+    return rows
+
+
+def unordered(rows: Rows) -> dict[int, tuple[list[Any], int]]:
+    """Rows without the order of equal keys, and placeholders' masks as one."""
+    out = {}
+    for key, (found, placeholders) in rows.items():
+        mask = 0
+        for each in placeholders:
+            mask |= each
+        out[key] = sorted(found), mask
+    return out
+
+
+def clear_cache(pages: Pages) -> None:
+    cache = pages.cache
+    cache.used = cache.hand = 0
+    ffi.buffer(cache.table, cache.table_size * 4)[:] = bytes(cache.table_size * 4)
+
+
+class Needs:
+    """`sarp_needs` and the memory behind it."""
+
+    def __init__(self, limit: int = _LIMIT) -> None:
+        self.c = ffi.new("sarp_needs *")
+        self._memory = ffi.new("uint64_t[]", limit), ffi.new("uint32_t[]", limit), ffi.new("uint64_t[]", limit)
+        self.c.pages, self.c.partitions, self.c.damaged = self._memory
+        self.c.page_limit = self.c.partition_limit = self.c.damaged_limit = limit
+
+    def clear(self) -> None:
+        self.c.page_count = self.c.partition_count = self.c.damaged_count = 0
+
+    @property
+    def pages(self) -> list[int]:
+        return ffi.unpack(self.c.pages, self.c.page_count) if self.c.page_count else []
+
+    @property
+    def partitions(self) -> list[int]:
+        return ffi.unpack(self.c.partitions, self.c.partition_count) if self.c.partition_count else []
+
+    @property
+    def damaged(self) -> list[int]:
+        return ffi.unpack(self.c.damaged, self.c.damaged_count) if self.c.damaged_count else []
+
+
+class KernelQueries:
+    """One path asked several times in one call: for its length alone, and with locations."""
+
+    def __init__(
+        self, ids: Sequence[bytes], holder: int, namespace: int, location_bytes: int, with_locations: Sequence[bool]
+    ) -> None:
+        self.c = ffi.new("sarp_query[]", len(with_locations))
+        self._ids = ffi.new("uint8_t[]", b"".join(ids) or b"\0")
+        self._location_bytes = location_bytes
+        self._locations = []
+        for query, wanted in zip(self.c, with_locations, strict=True):
+            query.ids, query.blocks, query.holder, query.name_space = self._ids, len(ids), holder, namespace
+            query.status = lib.SARP_NEED
+            if wanted:
+                # Exactly what is asked for, so that a sanitizer sees one byte too many.
+                self._locations.append(ffi.new("uint8_t[]", max(1, len(ids) * location_bytes)))
+                query.locations = self._locations[-1]
+
+    def locations(self, index: int) -> list[bytes]:
+        """The first `matched` locations of a query that has them."""
+        query, size = self.c[index], self._location_bytes
+        data = bytes(ffi.buffer(query.locations, query.matched * size)) if query.matched else b""
+        return [data[i : i + size] for i in range(0, len(data), size)]
+
+
+class Oracle:
+    """The blocks held and every location that they were given, by holder, namespace and id."""
+
+    def __init__(self) -> None:
+        self.locations: dict[tuple[int, int, bytes], list[bytes]] = {}
+
+    def insert(self, ids: Sequence[bytes], locations: Sequence[bytes], holder: int, namespace: int) -> None:
+        for block_id, location in zip(ids, locations, strict=True):
+            self.locations.setdefault((holder, namespace, block_id), []).append(location)
+
+    def match(self, ids: Sequence[bytes], holder: int, namespace: int) -> list[list[bytes]]:
+        found = []
+        for block_id in ids:
+            given = self.locations.get((holder, namespace, block_id))
+            if given is None:
+                break
+            found.append(given)
+        return found
+
+
+@dataclass(slots=True)
+class Images:
+    """A checkpoint: where its tail starts, and each partition as it was when its image was taken."""
+
+    start: int
+    pace: int
+    left: list[int]
+    taken: dict[int, tuple[npt.NDArray[Any], int, dict[int, list[Any]]]]
+
+
+class Machine:
+    """A store without files, tasks and clocks."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.counts: Counter[str] = Counter()
+        self.twin = FollowingTwin(SECRET)
+        self.oracle = Oracle()
+        self.shape = Shape(UUID, SECRET, 16, "sha256", "divergence", np.dtype(f"V{setup.location_bytes}"))
+        self.features = 0 if setup.scalar else FEATURES
+        self.end = LogEnd()
+        self.log: dict[int, bytearray] = {}
+        """Each file's bytes, by number; its header pages are zeros."""
+        self.slots: dict[int, int] = {}
+        self.queries: list[tuple[tuple[bytes, ...], int, int]] = []
+        self.damaged = False
+        """Records were damaged: matches may be shorter than the dict's."""
+        self.collided = False
+        """Entries were made that no record stands for."""
+        self.images: Images | None = None
+        self.pending: list[Frozen] = []
+        self.waiting: dict[int, tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.uint32]]] = {}
+        self._needs = Needs()
+        self.directory = self._new_directory()
+        self._start(self.directory, self._empty_partitions())
+        for number in range(len(setup.layout)):
+            self.directory.load_empty(number)
+        self._begin_writing()
+
+    # Operations
+
+    def apply(self, operation: Operation) -> None:
+        """One operation on all three, and what can be said at once of its effect."""
+        self.counts[type(operation).__name__.lower()] += 1
+        match operation:
+            case Insert():
+                self._insert(operation)
+            case Query():
+                query = (ids_of(operation.path), operation.holder, operation.namespace)
+                self.queries.append(query)
+                self.counts["hit" if self.check(*query) else "miss"] += 1
+            case Freeze():
+                self._freeze()
+            case Damage():
+                self._damage(operation)
+            case Collide():
+                self._collide(operation)
+            case Replay():
+                self._replay(operation)
+            case Rebuild():
+                self._rebuild(operation)
+            case Checkpoint():
+                self._checkpoint(operation)
+            case Reopen():
+                self._reopen(operation)
+        self._take_images(self.images.pace if self.images else 0)
+
+    def run(self, operations: Sequence[Operation]) -> None:
+        """All operations, compared after each and thoroughly at the end."""
+        for number, operation in enumerate(operations):
+            self.apply(operation)
+            self.check_directory()
+            # The newest if it is new, else by turns one that the operation may have concerned.
+            if self.queries and not isinstance(operation, Query):
+                newest = isinstance(operation, Insert | Collide)
+                self.check(*self.queries[-1 if newest else number * 7 % len(self.queries)])
+        self.load_all()
+        self.check_directory()
+        for query in self.queries:
+            self.check(*query)
+        if not self.damaged and not self.collided:
+            assert self.directory.blocks == len(self.oracle.locations)
+
+    def _insert(self, operation: Insert) -> None:
+        ids = ids_of(operation.path)
+        size = self.setup.location_bytes
+        locations = [loc[:8].ljust(size, b"\x5a") for loc in locations_of(operation.path, operation.number)]
+        holder, namespace = operation.holder, operation.namespace
+        self.queries.append((ids, holder, namespace))
+        before = self.twin.match(ids, holder, namespace)
+        status, query, records = self.kernel_insert(ids, locations, holder, namespace)
+        if status == lib.SARP_NO_ROOM:
+            self.counts["no room"] += 1
+            assert not records
+            self._freeze()
+            status, query, records = self.kernel_insert(ids, locations, holder, namespace)
+        assert status == lib.SARP_OK
+        assert query.matched == before.blocks
+        segments = [parse_segment(record, position, size) for position, record in records]
+        written = self.twin.insert_at(ids, locations, holder, namespace, [segment.position for segment in segments])
+        assert segments == written
+        self.oracle.insert(ids, locations, holder, namespace)
+        for segment in written:
+            kind = "superseding" if segment.supersedes else "branching" if segment.d else "opening"
+            self.counts[kind] += 1
+            gathering = self.gatherer.buffer.begin_position
+            self.counts["superseding in its commit"] += segment.supersedes >= gathering
+            assert segment.supersedes < segment.position
+        # A rebuild without a damaged root cuts the way to later windows, whose records can then hide newer ones.
+        if not self.damaged:
+            assert self.twin.match(ids, holder, namespace).blocks == len(ids)
+
+    def kernel_insert(
+        self, ids: Sequence[bytes], locations: Sequence[bytes], holder: int, namespace: int
+    ) -> tuple[int, Any, list[tuple[int, bytes]]]:
+        """The status, the query, and (position, bytes) of the records written, in order of sequence."""
+        buffer = self.gatherer.buffer
+        buffer.c.page_limit = min(buffer.c.page_limit, self.setup.commit_pages)
+        buffer.c.features = self.features
+        queries = KernelQueries(ids, holder, namespace, self.setup.location_bytes, [False])
+        data = ffi.new("uint8_t[]", b"".join(locations) or b"\0")
+        used, pages, sequence = bytes(ffi.buffer(buffer.c.used, 128)), buffer.pages, buffer.next_sequence
+        arguments = self.directory.c, self.pages.c, queries.c, data, buffer.c, self._needs.c
+        status, _, _ = self.decide(self.pages, lambda: lib.sarp_insert(*arguments))
+        records = []
+        for page in range(buffer.pages):
+            at = used[page] if page < pages else 0
+            while at < buffer.c.used[page]:
+                start = (page * fmt.PAGE_UNITS + at) * fmt.UNIT
+                length = int.from_bytes(buffer._memory[start + 8 : start + 10], "little")
+                record = bytes(buffer._memory[start : start + length])
+                records.append((fmt.position(buffer.file_number, buffer.offset + start), record))
+                at += -(-length // fmt.UNIT)
+        records.sort(key=lambda found: int.from_bytes(found[1][16:24], "little"))
+        assert [int.from_bytes(r[16:24], "little") for _, r in records] == list(range(sequence, buffer.next_sequence))
+        return status, queries.c[0], records
+
+    def _freeze(self) -> None:
+        if not self.gatherer.buffer.records:
+            return
+        while not self.gatherer.can_freeze:
+            self._release()
+        buffer = self.gatherer.buffer
+        frozen = self.gatherer.freeze(0)
+        self.pending.append(frozen)
+        changes, again = buffer.changes, np.zeros(len(buffer.changes), CHANGE_DTYPE)
+        summary = summary_of(changes)
+        status = lib.sarp_summary_changes(
+            buffer.file_number, pointer("uint8_t *", summary), len(summary), pointer("sarp_change *", again)
+        )
+        assert status == lib.SARP_OK
+        assert changes_list(again) == changes_list(changes)
+
+    def _release(self) -> None:
+        frozen = self.pending.pop(0)
+        self._write(frozen.buffer)
+        self.gatherer.release(frozen.buffer)
+        if frozen.seal is not None:
+            self.counts["seal"] += 1
+            self._write(frozen.seal.encode())
+
+    def _write(self, buffer: CommitBuffer) -> None:
+        file = self.log.setdefault(buffer.file_number, bytearray(fmt.LOG_HEADER_BYTES))
+        assert len(file) == buffer.offset
+        file += buffer.data()
+
+    def settle(self) -> None:
+        """End the gathering commit, and write all that waits."""
+        self._freeze()
+        while self.pending:
+            self._release()
+
+    def load_all(self) -> None:
+        for number in sorted(self.waiting):
+            self._load(number)
+
+    def _damage(self, operation: Damage) -> None:
+        self.settle()
+        segments = self.twin.segments()
+        if not segments:
+            return
+        self.damaged = True
+        segment = segments[operation.choice % len(segments)]
+        file = self.log[fmt.position_file(segment.position)]
+        at = fmt.position_offset(segment.position)
+        page = at // fmt.PAGE * fmt.PAGE
+        if operation.how == "byte":
+            length = 128 + segment.n * (16 + self.setup.location_bytes)
+            # Half of the time in the header.
+            file[at + (operation.byte % 128 if operation.choice % 2 else operation.byte * 7 % length)] ^= 0x40
+            self.twin.damage(segment.position)
+        else:
+            pages = {page, fmt.LOG_HEADER_BYTES}
+            if operation.how == "zeros":
+                pages = {page}
+                file[page : page + fmt.PAGE] = bytes(fmt.PAGE)
+            elif page != fmt.LOG_HEADER_BYTES:
+                other = fmt.LOG_HEADER_BYTES
+                first, second = file[page : page + fmt.PAGE], file[other : other + fmt.PAGE]
+                file[page : page + fmt.PAGE], file[other : other + fmt.PAGE] = second, first
+            else:
+                file[page : page + fmt.PAGE] = file[page + 64 : page + fmt.PAGE] + bytes(64)
+            for each in segments:
+                each_at = fmt.position_offset(each.position) // fmt.PAGE * fmt.PAGE
+                if each.position >> 24 == segment.position >> 24 and each_at in pages:
+                    self.twin.damage(each.position)
+        clear_cache(self.pages)
+
+    def _collide(self, operation: Collide) -> None:
+        segments = self.twin.segments()
+        if not segments:
+            return
+        self.load_all()
+        segment = segments[operation.choice % len(segments)]
+        ids = ids_of(operation.path)
+        window, offset = divmod(operation.block, fmt.WINDOW)
+        keys = [self.twin.directory.key(ids[b], *operation.tenant) for b in (operation.block, window * fmt.WINDOW)]
+        if any(len(self.twin.directory.at(key)) >= EQUAL_KEYS_MAX - 2 for key in keys):
+            return
+        d = offset if operation.d is None else operation.d
+        n = max(operation.n, d + 1)
+        change = SegmentChange(segment.position, *keys, n, d, operation.dp, 0)
+        self.twin.directory.apply(change)
+        self.directory.apply(changes_array([change]))
+        self.collided = True
+        self.queries.append((ids, *operation.tenant))
+
+    def _replay(self, operation: Replay) -> None:
+        self.settle()
+        self.load_all()
+        changes = self.scan_log()
+        if not len(changes):
+            return
+        start = operation.choice % len(changes)
+        before = unordered(twin_rows(self.twin.directory))
+        for _ in range(operation.times):
+            self.directory.apply(changes[start:])
+        self.twin.replay(int(changes[start]["position"]), operation.times)
+        if not self.damaged and not self.collided:
+            assert unordered(twin_rows(self.twin.directory)) == before
+
+    def _rebuild(self, operation: Rebuild) -> None:
+        self._close(in_order=operation.in_order)
+        changes = self.scan_log(operation.slice_pages)
+        before = unordered(twin_rows(self.twin.directory))
+        self.twin = self.twin.rebuilt()
+        if not self.damaged and not self.collided:
+            assert unordered(twin_rows(self.twin.directory)) == before
+        self.directory = self._new_directory()
+        self._start(self.directory, self._empty_partitions())
+        for number in range(len(self.setup.layout)):
+            self.directory.load_empty(number)
+        self.directory.apply(changes)
+        self.waiting = {}
+        self.images = None
+        self._begin_writing()
+
+    def _checkpoint(self, operation: Checkpoint) -> None:
+        self._freeze()
+        numbers = list(range(self.directory.c.partition_count))
+        random.Random(operation.pace).shuffle(numbers)
+        self.images = Images(self.gatherer.buffer.begin_position, operation.pace, numbers, {})
+
+    def _take_images(self, count: int) -> None:
+        images = self.images
+        while images is not None and images.left and count:
+            number = images.left.pop()
+            self._load(number)
+            part = self.directory.partitions[number]
+            low, bits = int(part["prefix"]), 48 - int(part["depth"])
+            entries = self.twin.directory._entries.items()
+            twin = {k: [dataclasses.replace(e) for e in found] for k, found in entries if k >> bits == low >> bits}
+            images.taken[number] = self.directory.image(number).copy(), int(part["blocks"]), twin
+            count -= 1
+
+    def _reopen(self, operation: Reopen) -> None:
+        if self.images is None:
+            return
+        self.load_all()
+        self._take_images(len(self.images.left))
+        self._close(in_order=operation.order % 2 == 0)
+        changes = self.scan_log()
+        tail = changes[changes["position"] >= self.images.start]
+        rows = self._empty_partitions()
+        directory, twin = self._new_directory(), TwinDirectory(SECRET)
+        for number, (entries, blocks, copies) in self.images.taken.items():
+            rows[number]["entries"], rows[number]["blocks"] = len(entries), blocks
+            twin._entries.update({key: [dataclasses.replace(e) for e in found] for key, found in copies.items()})
+        self._start(directory, rows)
+        assert directory.c.entries == sum(len(entries) for entries, _, _ in self.images.taken.values())
+        self.waiting = {}
+        for number in self.images.taken:
+            steps = self._steps(tail, rows[number])
+            self.waiting[number] = self.images.taken[number][0], tail, steps
+        for change in changes_list(tail):
+            key, root_key, position, supersedes, n, d, dp = change
+            twin.apply(SegmentChange(position, key, root_key, n, d, dp, supersedes))
+        before = unordered(twin_rows(self.twin.directory))
+        self.twin = self.twin.with_directory(twin)
+        if not self.damaged and not self.collided:
+            assert unordered(twin_rows(twin)) == before
+        self.directory = directory
+        order = sorted(self.waiting)
+        random.Random(operation.order).shuffle(order)
+        for number in order[: operation.at_once]:
+            self._load(number)
+        self.images = None
+        self._begin_writing()
+
+    # Opening and closing
+
+    def _new_directory(self) -> DivergenceDirectory:
+        return DivergenceDirectory(SECRET, DIRECTORY_BYTES, self.features)
+
+    def _empty_partitions(self) -> npt.NDArray[Any]:
+        rows = np.zeros(len(self.setup.layout), fmt.PARTITION_DTYPE)
+        prefix = 0
+        for row, depth in zip(rows, self.setup.layout, strict=True):
+            row["prefix"], row["depth"] = prefix, depth
+            prefix += 1 << (48 - depth)
+        return rows
+
+    def _start(self, directory: DivergenceDirectory, rows: npt.NDArray[Any]) -> None:
+        directory.start_unloaded(rows)
+        for slot, file_number in self.slots.items():
+            directory.add_slot(slot, file_number)
+
+    def _begin_writing(self) -> None:
+        cache_bytes = self.setup.cache_pages * fmt.PAGE
+        self.pages = Pages(UUID, self.setup.location_bytes, cache_bytes, self.features)
+        self.cold = Pages(UUID, self.setup.location_bytes, 0, FEATURES ^ self.features)
+        file_bytes = self.setup.file_pages * fmt.PAGE
+        self.gatherer = Gatherer(self.shape, self.pages, self.directory.c, self.end, file_bytes, self._add_slot)
+
+    def _add_slot(self, slot: int, file_number: int) -> None:
+        self.slots[slot] = file_number
+        self.directory.add_slot(slot, file_number)
+
+    def _close(self, *, in_order: bool) -> None:
+        self.settle()
+        buffer = self.gatherer.buffer
+        if in_order and buffer.offset > fmt.LOG_HEADER_BYTES:
+            self._write(self.gatherer.seal_last(0).encode())
+        # A file that got no page was never made.
+        self.end.file_number = buffer.file_number
+        self.end.slot = int(buffer.c.slot) + 1
+
+    def _load(self, number: int) -> None:
+        if number in self.waiting:
+            entries, tail, steps = self.waiting.pop(number)
+            self.directory.load(number, entries)
+            self.directory.apply(tail, steps)
+
+    def _steps(self, changes: npt.NDArray[Any], row: np.void) -> npt.NDArray[np.uint32]:
+        """The steps of changes that concern a partition, in order."""
+        bits, prefix = 48 - int(row["depth"]), int(row["prefix"])
+        steps = []
+        for i, (key, root_key, _, _, _, d, _) in enumerate(changes_list(changes)):
+            if key >> bits == prefix >> bits:
+                steps.append(2 * i)
+            if d and root_key >> bits == prefix >> bits:
+                steps.append(2 * i + 1)
+        return np.array(steps, "<u4")
+
+    # Reading the log
+
+    def scan_file(self, number: int, previous_commit: int, slice_pages: int = 1 << 20) -> FileScan:
+        scanner = PageScanner(self.shape, self.directory.c, number, fmt.LOG_HEADER_BYTES // fmt.PAGE, previous_commit)
+        scanner._scan.features = self.features
+        data = bytes(self.log[number])
+        for at in range(fmt.LOG_HEADER_BYTES, len(data), slice_pages * fmt.PAGE):
+            scanner.feed(memoryview(data)[at : at + slice_pages * fmt.PAGE])
+        return scanner.result()
+
+    def scan_log(self, slice_pages: int = 1 << 20) -> npt.NDArray[Any]:
+        """The changes of all segment records that can be read, which must be those that the twin has."""
+        parts, commits, sequence = [np.empty(0, CHANGE_DTYPE)], 0, 0
+        for number in sorted(self.log):
+            found = self.scan_file(number, commits, slice_pages)
+            parts.append(found.changes[found.changes["type"] == fmt.RECORD_SEGMENT])
+            if not self.damaged:
+                complete = found.commits[found.commits["flags"] & lib.SARP_COMMIT_COMPLETE != 0]
+                assert complete["number"].tolist() == list(range(commits + 1, commits + 1 + len(complete)))
+                assert len(complete) == len(found.commits)
+                assert not len(found.damaged)
+                assert found.tail == found.end == fmt.position(number, len(self.log[number]))
+                commits += len(complete)
+                sequence = max(sequence, found.sequence)
+            elif len(found.commits):
+                commits = int(found.commits[-1]["number"])
+        if not self.damaged:
+            assert (commits, sequence) == (self.end.commit, self.end.sequence - 1)
+        changes = np.concatenate(parts)
+        expected = [change_of(self.twin.directory.change(segment)) for segment in self.twin.segments()]
+        assert changes_list(changes) == expected
+        return changes
+
+    def page(self, key: int) -> bytes | None:
+        """A page as the log has it, or as it will."""
+        slot, number = key >> 18, key & ((1 << 18) - 1)
+        file = self.log.get(self.slots[slot], bytearray())
+        if (number + 1) * fmt.PAGE <= len(file):
+            return bytes(file[number * fmt.PAGE : (number + 1) * fmt.PAGE])
+        for buffer in [frozen.buffer for frozen in self.pending] + [self.gatherer.buffer]:
+            index = key - buffer.first_key
+            if 0 <= index < buffer.pages:
+                return bytes(buffer._memory[index * fmt.PAGE : (index + 1) * fmt.PAGE])
+        return None
+
+    # Matching, and comparing
+
+    def decide(self, pages: Pages, step: Callable[[], int]) -> tuple[int, list[set[int]], set[int]]:
+        """Repeat a step until it needs nothing; its status, the pages that each round asked for, what was damaged."""
+        held: dict[int, Any] = {}
+        rounds: list[set[int]] = []
+        damaged: set[int] = set()
+        while True:
+            self._needs.clear()
+            with pages.hold(held) if held else contextlib.nullcontext():
+                status = step()
+            damaged.update(self._needs.damaged)
+            if status != lib.SARP_NEED:
+                return status, rounds, damaged
+            asked, partitions = set(self._needs.pages), set(self._needs.partitions)
+            assert asked or partitions
+            assert asked.isdisjoint(held)
+            if asked:
+                rounds.append(asked)
+            for number in partitions:
+                assert number in self.waiting
+                self._load(number)
+            for key in asked:
+                held[key] = self.page(key)
+                if held[key] is not None:
+                    pages.cache_insert(key, ffi.from_buffer("uint8_t[]", held[key]))
+
+    def match(
+        self, pages: Pages, ids: Sequence[bytes], holder: int, namespace: int, with_locations: Sequence[bool]
+    ) -> tuple[KernelQueries, list[set[int]], set[int]]:
+        queries = KernelQueries(ids, holder, namespace, self.setup.location_bytes, with_locations)
+        count = len(with_locations)
+
+        def step() -> int:
+            open_queries = lib.sarp_match(self.directory.c, pages.c, queries.c, count, self._needs.c)
+            assert open_queries == sum(query.status == lib.SARP_NEED for query in queries.c)
+            return int(lib.SARP_NEED) if open_queries else int(lib.SARP_OK)
+
+        _, rounds, damaged = self.decide(pages, step)
+        return queries, rounds, damaged
+
+    def check(self, ids: Sequence[bytes], holder: int, namespace: int) -> int:
+        """Match and estimate a path in every way, and compare with the twin and the dict; the blocks that matched."""
+        self.counts["match"] += 1
+        exact = not self.damaged and not self.collided
+        twin, given = self.twin, self.oracle.match(ids, holder, namespace)
+        length, length_reads = twin.reads_of(lambda: twin.match(ids, holder, namespace))
+        (located, locations), located_reads = twin.reads_of(lambda: twin.held(ids, holder, namespace))
+        self._compare_estimate(ids, holder, namespace, len(given))
+
+        queries, _, damaged = self.match(self.pages, ids, holder, namespace, [False, True])
+        self._compare_answer(queries.c[0], length.blocks, length.owner, 1 if length.owner else 0)
+        self._compare_answer(queries.c[1], located.blocks, located.owner, located.records_read)
+        assert queries.locations(1) == locations
+        self._check_damaged(damaged)
+
+        # The same with nothing in memory, and on the other path through the CPU.
+        self.directory.c.features = FEATURES ^ self.features
+        queries, rounds, damaged = self.match(self.cold, ids, holder, namespace, [False])
+        self._compare_answer(queries.c[0], length.blocks, length.owner, 1 if length.owner else 0)
+        assert set().union(*rounds) == {self._page_of(position) for position in length_reads}
+        assert {self._position_of(r) for r in damaged} == {p for p in length_reads if not twin.readable(p)}
+        assert not exact or len(rounds) == (1 if given else 0)
+        queries, rounds, damaged = self.match(self.cold, ids, holder, namespace, [True])
+        self._compare_answer(queries.c[0], located.blocks, located.owner, located.records_read)
+        assert queries.locations(0) == locations
+        self._check_damaged(damaged)
+        # All reads go out together.
+        assert not exact or rounds == [pages for pages in [{self._page_of(p) for p in located_reads}] if pages]
+        self.directory.c.features = self.features
+
+        assert located.blocks <= length.blocks <= len(given)
+        assert all(location in given[block] for block, location in enumerate(locations))
+        if not self.damaged:
+            assert length.blocks == len(given)
+            assert locations == [first for first, *_ in given]
+        return length.blocks
+
+    def _compare_answer(self, query: Any, blocks: int, owner: Owner | None, records: int) -> None:
+        assert query.status == lib.SARP_OK
+        assert (query.matched, query.records) == (blocks, records)
+        if owner is None:
+            assert query.owner_reference == fmt.REFERENCE_NONE
+            assert (query.owner_n, query.owner_d, query.owner_dp) == (0, 0, 0)
+        else:
+            assert self._position_of(query.owner_reference) == owner.position
+            assert (query.owner_n, query.owner_d) == (owner.n, owner.offset)
+
+    def _compare_estimate(self, ids: Sequence[bytes], holder: int, namespace: int, given: int) -> None:
+        queries = KernelQueries(ids, holder, namespace, self.setup.location_bytes, [False])
+        bounds = ffi.new("uint32_t[2]")
+        lib.sarp_estimate(self.directory.c, queries.c, bounds, bounds + 1)
+        if self.waiting:
+            assert bounds[0] <= bounds[1] <= len(ids)
+            assert self.damaged or self.collided or bounds[0] <= given <= bounds[1]
+            return
+        assert tuple(bounds) == self.twin.estimate(ids, holder, namespace)
+        assert self.damaged or self.collided or bounds[0] <= given <= bounds[1]
+
+    def _check_damaged(self, references: set[int]) -> None:
+        assert not any(self.twin.readable(self._position_of(reference)) for reference in references)
+
+    def check_directory(self) -> None:
+        """The entries of all loaded partitions, their order among equal keys, and the counts."""
+        directory, parts = self.directory, self.directory.partitions
+        loaded = [n for n in range(len(parts)) if parts[n]["flags"] & LOADED]
+        assert sorted(set(range(len(parts))) - set(loaded)) == sorted(self.waiting)
+        ranges = [(int(parts[n]["prefix"]), 48 - int(parts[n]["depth"])) for n in loaded]
+        rows = twin_rows(self.twin.directory, lambda key: any(key >> b == p >> b for p, b in ranges))
+        assert kernel_rows(directory, loaded) == rows
+        if not self.waiting:
+            assert directory.entries == sum(len(found) for found, _ in rows.values())
+            assert directory.blocks == self.twin.directory.blocks()
+            assert directory.c.placeholders == sum(len(placeholders) for _, placeholders in rows.values())
+            assert directory.blocks == int(parts["blocks"].sum())
+
+    def _position_of(self, reference: int) -> int:
+        return self.slots[reference >> 24] << 24 | reference & 0xFFFFFF
+
+    def _page_of(self, position: int) -> int:
+        slot = next(slot for slot, number in self.slots.items() if number == position >> 24)
+        return (slot << 24 | position & 0xFFFFFF) >> 6
