@@ -45,7 +45,11 @@ class Fuzz:
 
         @hypothesis_seed(self.seed)
         @settings(
-            max_examples=self.runs, deadline=None, database=None, print_blob=False, suppress_health_check=list(HealthCheck)
+            max_examples=self.runs,
+            deadline=None,
+            database=None,
+            print_blob=False,
+            suppress_health_check=list(HealthCheck),
         )
         @given(all_runs(20, 40))
         def test(drawn: tuple[Setup, list[Operation]]) -> None:

@@ -50,7 +50,7 @@ static void close_record(const sarp_commit *commit, uint8_t *record, uint64_t po
 }
 
 void sarp_commit_begin(sarp_commit *commit) {
-    commit->open = 0;
+    commit->open = commit->dead_bytes = 0;
     commit->page_count = commit->records = 0;
 }
 
@@ -216,6 +216,7 @@ int32_t sarp_insert(sarp_directory *dir, const sarp_pages *pages, sarp_query *q,
     for (; p.window * SARP_WINDOW < q->blocks; p = plan_next(q, seed, &p)) {
         size_t done;
         p.n = blocks_in_window(q, p.window);
+        if (p.supersedes) commit->dead_bytes += record_units(load16(owner + SARP_AT_LENGTH)) * (uint64_t)SARP_UNIT;
         const uint64_t position = write_segment(commit, q, &p, owner, locations);
         const uint8_t *record = commit->pages + ((position & 0xFFFFFF) - commit->first_page * UINT64_C(64)) * SARP_UNIT;
         const sarp_change change = change_of(dir, record, position);

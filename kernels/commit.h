@@ -13,6 +13,7 @@ typedef struct {
     uint64_t file_number;
     uint64_t number;        /* of this commit */
     uint64_t sequence;      /* of the next record */
+    uint64_t dead_bytes;    /* of the records that this commit's records supersede */
     uint64_t open;          /* bit f: heads[f] is a page with f free units */
     uint32_t slot;
     uint32_t first_page;    /* in the file */
@@ -21,7 +22,7 @@ typedef struct {
     uint16_t heads[64];
 } sarp_commit;
 
-/* Begins an empty commit; the caller has set all fields but open, page_count and records. */
+/* Begins an empty commit; the caller has set all fields but open, dead_bytes, page_count and records. */
 void sarp_commit_begin(sarp_commit *commit);
 
 /* Adds a finished record body and header; sequence, commit number and checksums are filled in here. `fresh` puts it at the

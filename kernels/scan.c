@@ -66,7 +66,8 @@ static void take_record(sarp_scan *scan, const sarp_directory *dir, const uint8_
 
 /* Walks one page unit by unit. After damage, units are passed over until a valid record header stands at one. */
 static void scan_page(sarp_scan *scan, const sarp_directory *dir, const uint8_t *page, uint32_t number, sarp_found *found) {
-    int in_damage = 0, ended = 0;
+    const uint8_t *commit = NULL;
+    int in_damage = 0;
     for (uint32_t unit = 0; unit < SARP_PAGE_UNITS;) {
         const uint8_t *record = page + unit * SARP_UNIT;
         if (all_zero(record)) {
@@ -87,13 +88,13 @@ static void scan_page(sarp_scan *scan, const sarp_directory *dir, const uint8_t 
         unit += record_units(load16(record + SARP_AT_LENGTH));
         if (!record_body_valid(scan->features, seed, record, scan->location_bytes)) damage(scan, found, position);
         else if (record[SARP_AT_TYPE] != SARP_COMMIT) take_record(scan, dir, record, position, found);
-        else if (!ended) {
-            found_commit(scan, record, number, found);
-            ended = 1;
-        }
+        else if (!commit) commit = record;
         else damage(scan, found, position);
     }
-    if (ended) begin_commit(scan, number + 1);
+    if (!commit) return;
+    /* Only now: what stands behind the commit record on its page counts, too. */
+    found_commit(scan, commit, number, found);
+    begin_commit(scan, number + 1);
 }
 
 uint32_t sarp_scan_pages(sarp_scan *scan, const sarp_directory *dir, const uint8_t *pages, uint32_t count, sarp_found *found) {

@@ -195,7 +195,8 @@ class FailedError(SarpError):
         self.__cause__ = cause
 
     def __str__(self) -> str:
-        return f"{self.path} takes no more writes, because one failed: {self.cause}; open it again"
+        cause = str(self.cause) or repr(self.cause)
+        return f"{self.path} takes no more writes, because one failed: {cause}; open it again"
 
 
 class LimitError(SarpError):

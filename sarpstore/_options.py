@@ -24,6 +24,7 @@ _RANGES: Final = {
     "log_file_bytes": (1 << 20, 1 << 30),
     "cache_bytes": (0, 1 << 40),
     "directory_bytes_max": (1 << 20, 1 << 40),
+    "namespaces_max": (1, 1 << 24),
     "recovery_ms_target": (1, 600_000),
     "queue_depth": (1, 4096),
     "read_cap": (1, 64),
@@ -63,6 +64,8 @@ class Options:
     """Bound of the page cache."""
     directory_bytes_max: int = 1 << 30
     """Bound of the directory's memory, 1 MiB to 1 TiB; insertions past it raise LimitError."""
+    namespaces_max: int = 100_000
+    """Bound of the namespaces that a store holds, each some 200 bytes of memory; one more raises LimitError."""
     bytes_max: int | None = None
     """Bound of the store's disk use; not built yet, so only None."""
     recovery_ms_target: int = 50
@@ -97,6 +100,8 @@ class Options:
         _one_of("direct_io", self.direct_io, ("auto", True, False))
         self._check_shape()
         self._check_built()
+        if self.progress is not None and not callable(self.progress):
+            raise OptionError(f"progress={self.progress!r}: must be callable with (done, total), or None")
         if self.read_cap < self.prune_at:
             raise OptionError(
                 f"read_cap={self.read_cap} is below prune_at={self.prune_at}: pruned candidates would tie"
@@ -108,7 +113,9 @@ class Options:
         if self.routing is not None:
             _one_of("routing", self.routing, fmt.ROUTINGS)
         tokens = self.block_tokens
-        if tokens is not None and (not isinstance(tokens, int) or not 1 <= tokens <= fmt.BLOCK_TOKENS_MAX):
+        if tokens is not None and (
+            not isinstance(tokens, int) or isinstance(tokens, bool) or not 1 <= tokens <= fmt.BLOCK_TOKENS_MAX
+        ):
             raise OptionError(f"block_tokens={tokens!r}: must be an integer from 1 to {fmt.BLOCK_TOKENS_MAX:,}")
         if self.location_dtype is not None:
             object.__setattr__(self, "location_dtype", _location_dtype(self.location_dtype))

@@ -23,15 +23,18 @@ def as_tokens(tokens: object) -> npt.NDArray[np.uint32]:
     if isinstance(tokens, np.ndarray):
         values = tokens
     elif isinstance(tokens, bytes | bytearray | memoryview) and not _has_items(tokens):
-        if len(tokens) % 4:
-            raise InputError(f"tokens: {len(tokens)} bytes are not a whole number of little-endian u32")
-        values = np.frombuffer(tokens, "<u4")
+        data = tokens if isinstance(tokens, bytes) else bytes(tokens)
+        if len(data) % 4:
+            raise InputError(f"tokens: {len(data)} bytes are not a whole number of little-endian u32")
+        values = np.frombuffer(data, "<u4")
     elif isinstance(tokens, array.array | memoryview):
         values = np.asarray(tokens)
     else:
         values = _from_sequence(tokens)
     if values.ndim != 1:
         raise InputError(f"tokens: {values.ndim} dimensions; one sequence has 1")
+    if not len(values):
+        return np.empty(0, np.uint32)
     if values.dtype == np.uint32:
         return np.ascontiguousarray(values)
     if values.dtype.kind not in "iu":
@@ -72,7 +75,8 @@ def as_ids(ids: object) -> tuple[npt.NDArray[np.uint8], int]:
     if not 1 <= width <= KEY_BYTES_MAX:
         raise InputError(f"ids: keys of {width} bytes; from 1 to {KEY_BYTES_MAX} are possible")
     if width == fmt.ID_BYTES:
-        return np.ascontiguousarray(keys), width
+        # A copy: the caller may change its array while a read is awaited.
+        return np.array(keys, np.uint8, order="C"), width
     out = np.zeros((len(keys), fmt.ID_BYTES), np.uint8)
     if width < fmt.ID_BYTES:
         out[:, :width] = keys
@@ -91,16 +95,26 @@ def _keys_of(ids: object) -> npt.NDArray[np.uint8]:
         raise InputError(
             f"ids: an array of {ids.dtype} with shape {ids.shape}; need uint8 (count, bytes) or 64-bit integers"
         )
+    if isinstance(ids, bytes | bytearray | memoryview | str):
+        raise InputError(f"ids: {type(ids).__name__} is one key, or none; a sequence of block ids is needed")
     try:
-        rows = list(ids)  # type: ignore[call-overload]
+        rows: list[Any] = list(ids)  # type: ignore[call-overload]
     except TypeError:
         raise InputError(f"ids: {type(ids).__name__} is not a sequence of block ids") from None
     if not rows:
         return np.empty((0, fmt.ID_BYTES), np.uint8)
-    if all(isinstance(row, int) and not isinstance(row, bool) for row in rows):
-        if any(not -(1 << 63) <= row < 1 << 64 for row in rows):
-            raise InputError("ids: integer block ids have 64 bits")
-        return np.frombuffer(b"".join((row % (1 << 64)).to_bytes(8, "big") for row in rows), np.uint8).reshape(-1, 8)
+    if all(isinstance(row, int | np.integer) and not isinstance(row, bool) for row in rows):
+        return _keys_of_integers([int(row) for row in rows])
+    return _keys_of_bytes([bytes(row) if isinstance(row, np.ndarray) else row for row in rows])
+
+
+def _keys_of_integers(rows: list[int]) -> npt.NDArray[np.uint8]:
+    if any(not -(1 << 63) <= row < 1 << 64 for row in rows):
+        raise InputError("ids: integer block ids have 64 bits")
+    return np.frombuffer(b"".join((row % (1 << 64)).to_bytes(8, "big") for row in rows), np.uint8).reshape(-1, 8)
+
+
+def _keys_of_bytes(rows: list[Any]) -> npt.NDArray[np.uint8]:
     if not all(isinstance(row, bytes | bytearray | memoryview) for row in rows):
         raise InputError("ids: every block id must be bytes, or every one an integer")
     if len({len(row) for row in rows}) != 1:
@@ -113,11 +127,15 @@ def as_locations(locations: object, dtype: np.dtype[Any], blocks: int) -> npt.ND
     rows = locations
     if not isinstance(rows, np.ndarray):
         try:
-            rows = np.array(rows, dtype)
+            listed = list(rows)  # type: ignore[call-overload]
+            if not all(isinstance(row, tuple | np.void) for row in listed):
+                raise TypeError("each location is a tuple of its fields")  # noqa: TRY301 - numpy would repeat it
+            rows = np.array(listed, dtype)
         except (TypeError, ValueError, OverflowError) as error:
             raise InputError(f"locations: do not fit {dtype} ({error})") from None
     if rows.dtype != dtype:
         raise InputError(f"locations: dtype {rows.dtype}; this store's is {dtype}")
     if rows.shape != (blocks,):
         raise InputError(f"locations: shape {rows.shape}; {blocks} whole blocks need ({blocks},)")
-    return np.ascontiguousarray(rows)
+    # A copy: the caller may change its array while a read is awaited.
+    return np.array(rows, dtype, order="C")

@@ -37,6 +37,8 @@ class CheckpointHead:
     commit: int
     sequence: int
     routing: int = 0
+    read_only_features: int = 0
+    """Features that a writer must know, and a reader need not."""
     slots: dict[int, int] = field(default_factory=dict)
     """File number by slot."""
     partitions: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, fmt.PARTITION_DTYPE))
@@ -78,7 +80,7 @@ class CheckpointHead:
         partitions, slots, namespaces, markers, epochs, routing = fields[16:22]
         if own_number != number or markers or epochs:
             raise CorruptionError(name, 56, f"the head says checkpoint number {own_number}, or has removals")
-        head = cls(uuid, number, start, synced, commit, sequence, routing)
+        head = cls(uuid, number, start, synced, commit, sequence, routing, fields[5])
         try:
             at = head._decode_arrays(data, slots, partitions)
             head.namespaces = _decode_namespaces(data, at, namespaces)

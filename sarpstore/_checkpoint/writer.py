@@ -8,6 +8,7 @@ is synced up to the last record that an image may reflect.
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +18,7 @@ from sarpstore import _format as fmt
 from sarpstore._checkpoint.head import CheckpointHead, NamespaceEntry, encode_image
 from sarpstore._checkpoint.loader import places_by_range
 from sarpstore._directory import DIRTY, LOADED, DivergenceDirectory
-from sarpstore._errors import CorruptionError
+from sarpstore._errors import CorruptionError, StorageError
 from sarpstore._files import read_whole
 
 if TYPE_CHECKING:
@@ -31,11 +32,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpointer", "checkpoint_due"]
 
+_log = logging.getLogger("sarpstore")
+
 _KEPT: Final = 2
-_WRITE_BYTES: Final = 512 << 10
+_WRITE_BYTES: Final = 1 << 20
 # Image files may hold this many times what the newest head names before everything is imaged anew.
 _IMAGES_SHARE_MAX: Final = 3
-_LOG_BYTES_MIN: Final = 1 << 20
+_LOG_BYTES_MIN: Final = 4 << 20
 # The event loop gets its turn after so many rows of the partition table.
 _YIELD_BYTES: Final = 16 * fmt.PARTITION_DTYPE.itemsize
 # Opening files, reading the head, the first partitions and the first record.
@@ -45,15 +48,17 @@ _FIXED_MS: Final = 10
 def checkpoint_due(
     log_bytes: int, replay_bytes: int, directory_bytes: int, replay_bytes_per_ms: float, target_ms: int
 ) -> bool:
-    """Whether the log since the last checkpoint has passed the directory's size, or recovery would pass its target.
+    """Whether the log since the last checkpoint is twice the directory's size, or recovery would pass its target.
 
     Hashed keys dirty every partition quickly, so a checkpoint costs about the directory's size: by the first rule
-    checkpoints write at most about as many bytes as the log does. `replay_bytes` is what a recovery would read: the
-    open file's records and the others' summaries. Half the target is left for what comes while the checkpoint is
-    written. Below 1 MiB of log none is due.
+    checkpoints write half as many bytes as the log does. `replay_bytes` is what a recovery would read: the open file's
+    records and the others' summaries. Half the target is left for what comes while the checkpoint is written. Below
+    4 MiB of log, or a quarter of the directory's size, none is due: summaries keep recovery short without it.
     """
     allowed = replay_bytes_per_ms * max(1, target_ms - _FIXED_MS) / 2
-    return log_bytes >= _LOG_BYTES_MIN and (log_bytes >= directory_bytes or replay_bytes >= allowed)
+    if log_bytes < max(_LOG_BYTES_MIN, directory_bytes / 4):
+        return False
+    return log_bytes >= 2 * directory_bytes or replay_bytes >= allowed
 
 
 @dataclass(slots=True)
@@ -107,22 +112,26 @@ class Checkpointer:
             number = self.number = self.number + 1
             start, commit, sequence = self._gatherer.place()
             head = CheckpointHead(self._uuid, number, start, 0, commit, sequence)
+            # As of the start, like all of the head: the tail brings later ones, if it survives.
+            head.namespaces = list(self._namespaces())
             imaged: list[int] = []
             try:
                 await self._write_images(head, imaged)
                 await self._log.sync()
                 head.synced = max(start, self._log.synced_position)
                 head.slots = self._slots()
-                head.namespaces = list(self._namespaces())
                 data = head.encode()
-                await self._scheduler.run(_publish, self._folder, fmt.checkpoint_name(number), data)
+                await self._scheduler.run_background(_publish, self._folder, fmt.checkpoint_name(number), data)
             except BaseException:
                 self._mark_dirty(imaged)
                 raise
             self.bytes_written += len(data)
             self.position = start
             self._loader.places = places_by_range(head.partitions)
-            await self._scheduler.run(_remove_old, self._folder, number)
+            try:
+                await self._scheduler.run_background(_remove_old, self._folder, number)
+            except StorageError as error:
+                _log.warning("older checkpoints were not removed: %s", error)
 
     def _slots(self) -> dict[int, int]:
         """The slots of the files that exist."""
@@ -136,7 +145,7 @@ class Checkpointer:
         is done, and the halves of one that is still ahead are imaged each.
         """
         rows = bytearray()
-        share = await self._scheduler.run(self._may_share)
+        share = await self._scheduler.run_background(self._may_share)
         images: _Images | None = None
         prefix = 0
         try:
@@ -149,7 +158,7 @@ class Checkpointer:
                 if row is None:
                     await self._loader.load([number])
                     images = images or _Images(
-                        await self._scheduler.run(_create_images, self._folder, head.number), bytearray()
+                        await self._scheduler.run_background(_create_images, self._folder, head.number), bytearray()
                     )
                     imaged.append(prefix)
                     row = self._image(number, head.number, images)
@@ -161,10 +170,10 @@ class Checkpointer:
                     await asyncio.sleep(0)
             if images is not None:
                 await self._flush(images)
-                await self._scheduler.run(images.file.sync)
+                await self._scheduler.run_background(images.file.sync)
         finally:
             if images is not None:
-                await self._scheduler.run(images.file.close)
+                await self._scheduler.run_background(images.file.close)
         head.partitions = np.frombuffer(rows, fmt.PARTITION_DTYPE)
 
     def _shared(self, number: int, share: bool) -> Any | None:
@@ -191,7 +200,7 @@ class Checkpointer:
 
     async def _flush(self, images: _Images) -> None:
         data, images.gathered = bytes(images.gathered), bytearray()
-        await self._scheduler.run(images.file.write, images.written, data)
+        await self._scheduler.run_background(images.file.write, images.written, data)
         images.written += len(data)
         self.bytes_written += len(data)
 

@@ -39,10 +39,11 @@ class Background:
         self._options = options
         self._stats = stats
         self._checkpointer = None if state.log is None else self._make_checkpointer(state)
-        self._tail_bytes = state.found.tail_bytes
+        # A tail of nothing but marks and a seal needs no checkpoint.
+        self._tail_bytes = state.found.tail_bytes if len(state.found.changes) else 0
         self._replay_bytes = state.found.replayed_bytes
-        self._written = self._sealed = 0
-        """The writer's counters at the last checkpoint."""
+        self._written = self._sealed = self._records = 0
+        """The log's counters at the last checkpoint."""
         self._replay_bytes_per_ms = _REPLAY_BYTES_PER_MS
         if state.found.replayed_bytes >= _MEASURED_BYTES_MIN:
             self._replay_bytes_per_ms = state.found.replayed_bytes / max(1.0, state.recovery_ms)
@@ -90,9 +91,9 @@ class Background:
         """Write a checkpoint now."""
         assert self._checkpointer is not None
         writer = self._state.writer
-        written, sealed = writer.bytes_written, writer.seal_bytes
+        now = writer.bytes_written, writer.seal_bytes, self._state.gatherer.records_ever
         await self._checkpointer.write()
-        self._written, self._sealed = written, sealed
+        self._written, self._sealed, self._records = now
         self._tail_bytes = self._replay_bytes = 0
         self.checkpoints += 1
 
@@ -108,8 +109,9 @@ class Background:
         writer = self._state.log
         if writer is None or writer.failure is not None:
             return
-        if self._log_bytes_since():
+        if self._tail_bytes or self._state.gatherer.records_ever > self._records:
             try:
+                await writer.sync()  # or what is gathering now would stand behind the checkpoint's start
                 await self.checkpoint()
             except SarpError as error:
                 # The log has everything; the next open reads more of it.
@@ -155,7 +157,9 @@ class Background:
 
     async def _publish(self) -> None:
         try:
-            await self._state.scheduler.run(publish_stats, self._state.folder, self._state.shape.uuid, self._stats())
+            await self._state.scheduler.run_background(
+                publish_stats, self._state.folder, self._state.shape.uuid, self._stats()
+            )
         except SarpError as error:
             _log.debug("the statistics were not published: %s", error)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import threading
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -13,7 +15,15 @@ from sarpstore._blocks import BlockHasher
 from sarpstore._checkpoint import NamespaceEntry
 from sarpstore._engine.matcher import Queries
 from sarpstore._engine.results import Match
-from sarpstore._errors import ClosedError, ForkedError, InputError, NamespaceError, ReadOnlyError, WrongLoopError
+from sarpstore._errors import (
+    ClosedError,
+    ForkedError,
+    InputError,
+    LimitError,
+    NamespaceError,
+    ReadOnlyError,
+    WrongLoopError,
+)
 from sarpstore._kernel import ffi, lib, pointer
 from sarpstore._log.commits import CommitBuffer, namespace_record
 from sarpstore._log.gather import INSERT_WINDOWS_MAX
@@ -62,6 +72,7 @@ class Core:
         self.inserts = self.inserted_blocks = 0
         self.holders: set[int] = set()
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._pid = os.getpid()
 
     # --- checks
@@ -73,12 +84,12 @@ class Core:
             raise ClosedError(f"{path} is closed")
         if os.getpid() != self._pid:
             raise ForkedError(f"{path} was opened by process {self._pid}; open it again in the child process")
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return  # estimates need no loop
-        if loop is not self._loop:
-            raise WrongLoopError(f"{path} was opened by another event loop")
+        # The kernel releases the GIL: a call from another thread could meet it half way through an insertion.
+        if threading.get_ident() != self._thread:
+            raise WrongLoopError(f"{path} was opened by the event loop of another thread")
+        with contextlib.suppress(RuntimeError):  # estimates need no running loop
+            if asyncio.get_running_loop() is not self._loop:
+                raise WrongLoopError(f"{path} was opened by another event loop")
 
     def check_writable(self) -> None:
         """ReadOnlyError or FailedError where nothing can be written, besides what `check` raises."""
@@ -190,7 +201,7 @@ class Core:
             state.writer.check()
             commit = state.gatherer.buffer
             before = commit.records
-            if not _namespace_written(state, sequenced, commit):
+            if not _namespace_written(state, sequenced, commit, self.options.namespaces_max):
                 return int(lib.SARP_NO_ROOM)
             status = int(lib.sarp_insert(state.directory.c, state.pages.c, query, rows, commit.c, needs))
             if commit.records > before:
@@ -206,11 +217,13 @@ class Core:
             await state.writer.make_room()
 
 
-def _namespace_written(state: State, sequenced: Sequenced, commit: CommitBuffer) -> bool:
+def _namespace_written(state: State, sequenced: Sequenced, commit: CommitBuffer, namespaces_max: int) -> bool:
     """Put the namespace's record before its first segment; False if the commit has no room for it."""
     key = sequenced.key
     if key.name_space in state.namespaces:
         return True
+    if len(state.namespaces) >= namespaces_max:
+        raise LimitError(f"{key} would be one more than namespaces_max={namespaces_max:,}")
     if not commit.append(namespace_record(sequenced.key_bytes, key.name, key.adapter, key.name_space)):
         return False
     state.namespaces[key.name_space] = NamespaceEntry(key.name_space, sequenced.key_bytes, key.name, key.adapter)

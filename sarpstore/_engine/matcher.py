@@ -42,6 +42,8 @@ _NEEDS_MAX: Final = 4096
 # Blocks that one kernel call goes through before the event loop gets its turn: well below a millisecond.
 _SLICE_BLOCKS: Final = 32_768
 _DAMAGED_MAX: Final = 65_536
+# Time in the kernel after which a caller that never waits gives way; with Python's share it is about a millisecond.
+_HELD_MS_MAX: Final = 0.25
 
 
 class Queries:
@@ -116,6 +118,8 @@ class Matcher:
         self._needs.partitions, self._needs.partition_limit = self._needs_partitions, _NEEDS_MAX
         self._needs.damaged, self._needs.damaged_limit = self._needs_damaged, _NEEDS_MAX
         self._damaged: set[int] = set()
+        self._unreadable_pages: set[int] = set()
+        self._held_ms = 0.0
         self.other_damage = 0
         self.loop_hold_ms_max = 0.0
 
@@ -137,8 +141,9 @@ class Matcher:
                 self._decide(functools.partial(self._match, queries, first, count), held)
                 self._collect(pages, partitions)
             if not pages and not partitions:
-                return
+                break
             await self._bring(pages, partitions, held)
+        await self._give_way()
 
     async def decide(self, step: Callable[[Any], int]) -> int:
         """Run a step (a kernel call that is given the needs) until it needs nothing more; its last status."""
@@ -146,6 +151,7 @@ class Matcher:
         while True:
             status = self._decide(step, held)
             if status != lib.SARP_NEED:
+                await self._give_way()
                 return status
             pages: set[int] = set()
             partitions: set[int] = set()
@@ -170,9 +176,17 @@ class Matcher:
             self._report_damaged(ffi.unpack(needs.damaged, needs.damaged_count))
         return status
 
+    async def _give_way(self) -> None:
+        """Let the event loop run now and then: calls on cached data never wait, and callers may make them in a loop."""
+        if self._held_ms > _HELD_MS_MAX:
+            self._held_ms = 0.0
+            await asyncio.sleep(0)
+
     def note_hold(self, began_ms: float) -> None:
         """Count a step that began at `began_ms` and ends now against the longest hold of the loop."""
-        self.loop_hold_ms_max = max(self.loop_hold_ms_max, monotonic_ms() - began_ms)
+        held = monotonic_ms() - began_ms
+        self._held_ms += held
+        self.loop_hold_ms_max = max(self.loop_hold_ms_max, held)
 
     def _collect(self, pages: set[int], partitions: set[int]) -> None:
         needs = self._needs
@@ -198,13 +212,13 @@ class Matcher:
                 wanted.append((await self.files.log(int(self.directory.slot_files[slot])), page))
                 places.append(key)
             except StorageError as error:
-                self.report(error)
+                self._unreadable(key, error)
                 held[key] = None
         for key, view in zip(places, await self._scheduler.try_read_pages(wanted), strict=True):
             if isinstance(view, BaseException):
                 if not isinstance(view, StorageError):
                     raise view
-                self.report(view)
+                self._unreadable(key, view)
                 held[key] = None
                 continue
             page_view = whole(view)
@@ -212,13 +226,25 @@ class Matcher:
             if page_view is not None:
                 self.pages.cache_insert(key, ffi.from_buffer("uint8_t[]", page_view))
 
+    def _unreadable(self, key: int, error: StorageError) -> None:
+        """Log, once, a page that can't be read. What counts as damage is its records, as they are asked for."""
+        if key not in self._unreadable_pages and len(self._unreadable_pages) < _DAMAGED_MAX:
+            self._unreadable_pages.add(key)
+            _log.error("%s", error)
+
     def _report_damaged(self, references: Sequence[int]) -> None:
         for reference in references:
-            if reference in self._damaged or len(self._damaged) >= _DAMAGED_MAX:
-                continue
-            self._damaged.add(reference)
-            file = fmt.log_name(int(self.directory.slot_files[reference >> fmt.UNIT_BITS]))
-            _log.error("%s at byte %d: a damaged record; its blocks miss", file, fmt.position_offset(reference))
+            file_number = int(self.directory.slot_files[reference >> fmt.UNIT_BITS])
+            offset = fmt.position_offset(reference)
+            if self.count_damaged(fmt.position(file_number, offset)):
+                _log.error("%s at byte %d: a damaged record; its blocks miss", fmt.log_name(file_number), offset)
+
+    def count_damaged(self, position: int) -> bool:
+        """Count damage at a place in the log, once; whether it is news."""
+        if position in self._damaged or len(self._damaged) >= _DAMAGED_MAX:
+            return False
+        self._damaged.add(position)
+        return True
 
     def report(self, error: BaseException) -> None:
         """Count and log damage that is not a record's."""

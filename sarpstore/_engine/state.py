@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -43,6 +43,16 @@ _SNAPSHOT_FILES_MAX: Final = 1 << 17
 _WRITER_FILES_MAX: Final = 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Counters of the states before this one: they go on over a refresh."""
+
+    reads: int = 0
+    reads_coalesced: int = 0
+    reads_joined: int = 0
+    cache_hits: int = 0
+
+
 @dataclass(slots=True)
 class State:
     """The parts of an open store. `gatherer` and `log` are None in a read-only one."""
@@ -61,6 +71,7 @@ class State:
     recovery_ms: float
     gathering: Gatherer | None = None
     log: LogWriter | None = None
+    carried: Carried = field(default_factory=lambda: Carried())
     users: int = 0
     """Calls that are answered from this state now."""
     _retired: bool = False
@@ -86,6 +97,16 @@ class State:
     def buffer_bytes(self) -> int:
         """Memory of commit buffers that have been touched, at most."""
         return _BUFFERS * COMMIT_PAGES_MAX * fmt.PAGE if self.gathering else 0
+
+    def counters(self) -> Carried:
+        """The counters so far, those of earlier states included."""
+        scheduler, before = self.scheduler, self.carried
+        return Carried(
+            before.reads + scheduler.reads,
+            before.reads_coalesced + scheduler.reads_coalesced,
+            before.reads_joined + scheduler.reads_joined,
+            before.cache_hits + self.pages.cache_hits,
+        )
 
     def retire(self) -> None:
         """Another state has taken over: close this one's files when the last call that uses it has ended."""
@@ -131,15 +152,16 @@ async def _open(folder: Folder, scheduler: Scheduler, options: Options) -> State
         if not options.read_only:
             await scheduler.run(_remove_temporaries, folder)
             _start_writing(state, options)
+            await state.writer.started()
             return state
         try:
             await _pin_files(state)
         except StorageError:
-            # Its writer has published another checkpoint meanwhile, and removed what the older one named.
-            await state.files.close()
-            if not tries_left:
-                raise
-            continue
+            # Its writer may have published another checkpoint meanwhile, and removed what the older one named. If the
+            # images stay away, they are damage: the log has everything.
+            if tries_left:
+                await state.files.close()
+                continue
         return state
     raise AssertionError("unreachable")
 
@@ -203,7 +225,11 @@ async def _state_of(folder: Folder, scheduler: Scheduler, options: Options, foun
         damaged=lambda error: matcher.report(error),
     )
     matcher = Matcher(directory, pages, loader, files, scheduler)
-    matcher.other_damage = sum(damage.corruption for damage in found.damage)
+    for damage in found.damage:
+        if damage.corruption and damage.position:
+            matcher.count_damaged(damage.position)
+        elif damage.corruption:
+            matcher.other_damage += 1
     log_bytes = await scheduler.run(_log_bytes, folder)
     return State(
         folder,

@@ -17,9 +17,10 @@ from sarpstore._engine.core import Core
 from sarpstore._engine.namespace import Namespace
 from sarpstore._engine.results import Match, Stats
 from sarpstore._engine.state import State, open_state
-from sarpstore._errors import InputError, ReadOnlyError
+from sarpstore._errors import InputError, NotAStoreError, OptionError, ReadOnlyError
 from sarpstore._files import Folder, RealFolder
 from sarpstore._options import Options
+from sarpstore._recovery import holds_store
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -95,6 +96,7 @@ class Store:
         if not core.options.read_only:
             raise ReadOnlyError(f"{self.path}: refresh() is for stores opened with read_only=True")
         state = await open_state(core.state.folder, core.options)
+        state.carried = core.state.counters()
         old, core.state = core.state, state
         await self._background.replace(state)
         old.retire()
@@ -122,7 +124,7 @@ class Store:
     def stats(self) -> Stats:
         """Counters since the open, and sizes now."""
         core, state, background = self._core, self._core.state, self._background
-        directory, scheduler, log = state.directory, state.scheduler, state.log
+        directory, log, counters = state.directory, state.log, state.counters()
         return Stats(
             blocks=directory.blocks,
             segments=directory.entries,
@@ -130,10 +132,10 @@ class Store:
             directory_bytes=directory.bytes,
             cache_bytes=state.pages.cache_bytes,
             resident_bytes=directory.bytes + state.pages.cache_bytes + state.buffer_bytes,
-            reads=scheduler.reads,
-            reads_coalesced=scheduler.reads_coalesced,
-            reads_joined=scheduler.reads_joined,
-            cache_hits=state.pages.cache_hits,
+            reads=counters.reads,
+            reads_coalesced=counters.reads_coalesced,
+            reads_joined=counters.reads_joined,
+            cache_hits=counters.cache_hits,
             records_read=core.records_read,
             matches=core.matches,
             matched_blocks=core.matched_blocks,
@@ -148,7 +150,7 @@ class Store:
             checkpoints=background.checkpoints,
             unloaded_partitions=state.loader.unloaded,
             recovery_ms=state.recovery_ms,
-            io_backend=scheduler.backend.name,
+            io_backend=state.scheduler.backend.name,
             loop_hold_ms_max=round(state.matcher.loop_hold_ms_max, 3),
             damaged_records=state.matcher.damaged,
             failed=str(log.failure) if log and log.failure else "",
@@ -190,11 +192,11 @@ class Opening:
 
     async def _open(self) -> Store:
         options = self._options
-        folder = self._path
-        if isinstance(folder, str | os.PathLike):
-            make = options.create and not options.read_only
-            folder = await asyncio.to_thread(RealFolder.open_or_create, os.fspath(folder), create=make)
+        make = options.create and not options.read_only
+        folder = await _folder_of(self._path, make)
         try:
+            if not make:
+                _check_holds_store(folder)
             if not options.read_only:
                 folder.lock()
             state = await open_state(folder, options)
@@ -202,6 +204,23 @@ class Opening:
             folder.close()
             raise
         return Store(state, options)
+
+
+async def _folder_of(path: str | os.PathLike[str] | Folder, make: bool) -> Folder:
+    if not isinstance(path, str | os.PathLike):
+        if hasattr(path, "sync"):
+            return path
+        raise OptionError(f"path={path!r}: must be a path, or a Folder of the file layer")
+    text = os.fspath(path)
+    if not isinstance(text, str) or "\0" in text:
+        raise OptionError(f"path={text!r}: must be text without NUL characters")
+    return await asyncio.to_thread(RealFolder.open_or_create, text, create=make)
+
+
+def _check_holds_store(folder: Folder) -> None:
+    """NotAStoreError if not. Asked before the lock is taken, which would leave its file behind."""
+    if not holds_store(folder.names()):
+        raise NotAStoreError(f"{folder.path} holds no store, and none is to be made")
 
 
 def open_store(path: str | os.PathLike[str] | Folder, **options: Any) -> Opening:

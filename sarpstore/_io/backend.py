@@ -40,12 +40,16 @@ class ReadJob(Job):
 
 
 class CallJob(Job):
-    """Call `function(*args)`; the backend sets `result` to what it returns or `error` to what it raises."""
+    """Call `function(*args)`; the backend sets `result` to what it returns or `error` to what it raises.
 
-    __slots__ = ("args", "function", "result")
+    Calls with the same `background` run one after another; the log's never wait for those of checkpoints.
+    """
 
-    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    __slots__ = ("args", "background", "function", "result")
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], *, background: bool = False) -> None:
         super().__init__()
+        self.background = background
         self.function = function
         self.args = args
         self.result: Any = None
@@ -71,7 +75,7 @@ class Backend(Protocol):
         """Start these reads, in any order and at the same time."""
 
     def call(self, job: CallJob) -> None:
-        """Start this call after all earlier ones have ended. Reads are not held up by it."""
+        """Start this call after all earlier ones of its kind have ended. Reads are not held up by it."""
 
     def stop(self) -> None:
         """End the backend; only called when no job is outstanding. Stopping again does nothing."""

@@ -114,8 +114,10 @@ class _PieceRead(_Read):
 class _Call(CallJob):
     __slots__ = ("future",)
 
-    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], future: asyncio.Future[Any]) -> None:
-        super().__init__(function, args)
+    def __init__(
+        self, function: Callable[..., Any], args: tuple[Any, ...], future: asyncio.Future[Any], *, background: bool
+    ) -> None:
+        super().__init__(function, args, background=background)
         self.future = future
 
 
@@ -214,11 +216,18 @@ class Scheduler:
         Cancelling does not stop it, not even before it has begun: it runs to its end, and its result or error is
         dropped. Where an error must not go unseen (a failed sync), the function has to note it itself.
         """
+        return cast("_Result", await self._call(function, args, background=False))
+
+    async def run_background(self, function: Callable[[*_Arguments], _Result], *args: *_Arguments) -> _Result:
+        """The same on another thread: what is called here neither waits for `run`'s calls nor makes them wait."""
+        return cast("_Result", await self._call(function, args, background=True))
+
+    def _call(self, function: Callable[..., Any], args: tuple[Any, ...], *, background: bool) -> asyncio.Future[Any]:
         self._check_open()
         future: asyncio.Future[Any] = self._loop.create_future()
         self._calls += 1
-        self.backend.call(_Call(function, args, future))
-        return cast("_Result", await future)
+        self.backend.call(_Call(function, args, future, background=background))
+        return future
 
     async def close(self) -> None:
         """Take nothing more, wait for everything in flight, and stop the backend. Closing again is the same."""

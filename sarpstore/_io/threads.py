@@ -1,4 +1,4 @@
-"""The backend that works everywhere: threads for reads, and one more for calls."""
+"""The backend that works everywhere: threads for reads, one more for the log's writes, one for background calls."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ def _call(job: Job) -> None:
 
 
 class CallThread(_Threads):
-    """The one thread that runs calls in order, so that a sync never delays a read; every backend has one."""
+    """One thread that runs calls in order, so that a sync never delays a read; every backend has two."""
 
-    def __init__(self, completions: Completions) -> None:
-        super().__init__(["sarpstore-write"], _call, completions)
+    def __init__(self, name: str, completions: Completions) -> None:
+        super().__init__([f"sarpstore-{name}"], _call, completions)
 
 
 class ThreadBackend:
@@ -105,7 +105,8 @@ class ThreadBackend:
             raise OptionError(f"read_threads is {read_threads}; it must be from 1 to {_READ_THREADS_MAX}")
         self._read_threads = read_threads
         self._readers: _Threads | None = None
-        self._caller: CallThread | None = None
+        self._writer: CallThread | None = None
+        self._background: CallThread | None = None
 
     @property
     def name(self) -> str:
@@ -116,7 +117,8 @@ class ThreadBackend:
         completions = Completions(loop, completed)
         names = [f"sarpstore-read-{number}" for number in range(self._read_threads)]
         self._readers = _Threads(names, _read, completions)
-        self._caller = CallThread(completions)
+        self._writer = CallThread("write", completions)
+        self._background = CallThread("background", completions)
 
     def allocate(self, length: int) -> memoryview:
         return memoryview(bytearray(length))
@@ -127,10 +129,11 @@ class ThreadBackend:
             self._readers.put(job)
 
     def call(self, job: CallJob) -> None:
-        assert self._caller is not None, "not started"
-        self._caller.put(job)
+        thread = self._background if job.background else self._writer
+        assert thread is not None, "not started"
+        thread.put(job)
 
     def stop(self) -> None:
-        for threads in (self._readers, self._caller):
+        for threads in (self._readers, self._writer, self._background):
             if threads is not None:
                 threads.stop()

@@ -128,14 +128,23 @@ class Gatherer:
         self._free = [CommitBuffer(shape.uuid, shape.location_bytes) for _ in range(_BUFFERS)]
         self._summary: list[npt.NDArray[Any]] = []
         self._header: LogHeader | None = None
-        self.dead_bytes = 0
-        """Bytes of records that later ones superseded."""
+        self._frozen_records = self._frozen_dead_bytes = 0
         self.buffer = self._begin_file()
         """Where records are added."""
 
     @property
     def records(self) -> int:
         return self.buffer.records
+
+    @property
+    def records_ever(self) -> int:
+        """Records gathered since the start, written or not."""
+        return self._frozen_records + self.buffer.records
+
+    @property
+    def dead_bytes(self) -> int:
+        """Bytes of records that later ones superseded, since the start."""
+        return self._frozen_dead_bytes + int(self.buffer.c.dead_bytes)
 
     @property
     def can_freeze(self) -> bool:
@@ -156,7 +165,8 @@ class Gatherer:
         buffer = self.buffer
         buffer.finish(self._directory, synced, flags)
         self._pages.trim_range(buffer.first_key, buffer.pages)
-        self.dead_bytes += self._superseded_bytes(buffer.changes)
+        self._frozen_records += buffer.records
+        self._frozen_dead_bytes += int(buffer.c.dead_bytes)
         self._summary.append(summary_of(buffer.changes))
         self._note_end(buffer)
         frozen = Frozen(buffer, self._header, None)
@@ -204,12 +214,6 @@ class Gatherer:
         self._end.commit = buffer.number
         self._end.position = buffer.end_position
         self._end.sequence = buffer.next_sequence
-
-    def _superseded_bytes(self, changes: npt.NDArray[Any]) -> int:
-        """About the bytes that these records made dead: each superseded one was at least a block shorter."""
-        n = changes["n"][changes["supersedes"] > 0].astype(int) - 1
-        lengths = fmt.SEGMENT_HEADER_BYTES + n * (fmt.ID_BYTES + self._shape.location_bytes)
-        return int((-(-lengths // fmt.UNIT) * fmt.UNIT).sum())
 
     def _begin_file(self) -> CommitBuffer:
         """The first commit of a new file. The file is made when that commit is written."""

@@ -17,7 +17,7 @@ from sarpstore._options import LOCATION, Options, described, dtype_of_descriptio
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["LogHeader", "Shape", "check_version"]
+__all__ = ["LogHeader", "Shape", "check_version", "check_writable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,8 @@ class LogHeader:
     previous_end: int
     first_sequence: int
     created_ms: int
+    read_only_features: int = 0
+    """Features that a writer must know, and a reader need not."""
 
     @classmethod
     def new(
@@ -115,7 +117,7 @@ class LogHeader:
             raise CorruptionError(name, 64, f"the header's options do not make sense ({error})") from None
         if dtype.itemsize != location_bytes or not 1 <= location_bytes <= fmt.LOCATION_BYTES_MAX or not block_tokens:
             raise CorruptionError(name, 64, "the header's options contradict each other")
-        return cls(shape, number, slot, previous_commit, previous_end, sequence, created)
+        return cls(shape, number, slot, previous_commit, previous_end, sequence, created, fields[5])
 
 
 def _flaw(page: bytes) -> str | None:
@@ -126,6 +128,15 @@ def _flaw(page: bytes) -> str | None:
     if crc32c(page[fmt.CRC_FROM :]) != int.from_bytes(page[fmt.CRC_AT : fmt.CRC_FROM], "little"):
         return "the header's checksum does not hold"
     return None
+
+
+def check_writable(name: str, read_only_features: int) -> None:
+    """VersionError for features that forbid this version to write."""
+    unknown = read_only_features & ~fmt.READ_ONLY_COMPATIBLE_KNOWN
+    if unknown:
+        raise VersionError(
+            f"{name}: features {unknown:#x} that this sarpstore does not know; it may only open with read_only=True"
+        )
 
 
 def check_version(name: str, major: int, features: tuple[int, int, int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sarpstore import _format as fmt
-from sarpstore._errors import VersionError
+from sarpstore._errors import StorageError, VersionError
 from sarpstore._kernel import CHANGE_DTYPE, FEATURES, FOUND_COMMIT_DTYPE, ffi, lib, pointer
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ __all__ = ["FileScan", "PageScanner", "scan_file", "scan_summary"]
 
 _SLICE_BYTES: Final = 1 << 20
 _SLICES_AHEAD: Final = 4
+_UNREADABLE: Final = b"\xff" * fmt.PAGE
 
 
 @dataclass(slots=True)
@@ -118,7 +120,7 @@ async def scan_file(
     def read_on() -> None:
         for start in starts:
             length = min(_SLICE_BYTES, end - start)
-            ahead.append(asyncio.create_task(scheduler.read(file, start, length, 0)))
+            ahead.append(asyncio.create_task(_read_slice(scheduler, file, start, length)))
             if len(ahead) == _SLICES_AHEAD:
                 return
 
@@ -135,6 +137,17 @@ async def scan_file(
     return scanner.result()
 
 
+async def _read_slice(scheduler: Scheduler, file: File, start: int, length: int) -> memoryview:
+    """A slice of a file; a page that can't be read comes as bytes that are no record, which the scan calls damage."""
+    with contextlib.suppress(StorageError):
+        return await scheduler.read(file, start, length, 0)
+    pages = range(start // fmt.PAGE, (start + length) // fmt.PAGE)
+    read = await scheduler.try_read_pages([(file, page) for page in pages])
+    if not any(isinstance(page, memoryview) for page in read) and isinstance(read[0], BaseException):
+        raise read[0]  # not a bad page: the file, or the device
+    return memoryview(b"".join(bytes(p) if isinstance(p, memoryview) else _UNREADABLE for p in read))
+
+
 async def scan_summary(
     scheduler: Scheduler, file: File, shape: Shape, directory: Any, file_number: int, end: int, *, synced: int
 ) -> FileScan | None:
@@ -146,6 +159,15 @@ async def scan_summary(
     last_at = end - fmt.PAGE
     if last_at < fmt.LOG_HEADER_BYTES or end % fmt.PAGE:
         return None
+    with contextlib.suppress(StorageError):  # unreadable: the records themselves may be readable
+        return await _scan_summary(scheduler, file, shape, directory, file_number, end, synced)
+    return None
+
+
+async def _scan_summary(
+    scheduler: Scheduler, file: File, shape: Shape, directory: Any, file_number: int, end: int, synced: int
+) -> FileScan | None:
+    last_at = end - fmt.PAGE
     last = await scheduler.read(file, last_at, fmt.PAGE, 0)
     seal = _seal_in(_scan_pages(last, shape, directory, file_number, last_at, 0), last)
     if seal is None:

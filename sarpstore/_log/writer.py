@@ -55,7 +55,7 @@ class LogWriter:
         self._durability = durability
         self._interval = sync_interval_ms / 1e3
         self._unsynced_files = unsynced_files
-        self._create = create
+        self._first_header = gatherer.take_header() if create else None
         self._loop = asyncio.get_running_loop()
         self._ready: deque[Frozen] = deque()
         self._file: File | None = None
@@ -63,7 +63,7 @@ class LogWriter:
         self._written_commit = recovered.commit
         self._synced_commit = -1 if unsynced_files else recovered.commit
         self._wanted = self._synced_commit
-        self._unmarked = False
+        self._records_since_mark = False
         self._gathered_at: float | None = None
         self._written_at = 0.0
         self._closing = False
@@ -97,6 +97,13 @@ class LogWriter:
         if self._gathered_at is None:
             self._gathered_at = self._loop.time()
             self._wake.set()
+
+    async def started(self) -> None:
+        """Return once a new store's first log file exists; raise what kept it from being made."""
+        while self._first_header is not None:
+            if self.failure is not None:
+                raise self.failure
+            await asyncio.shield(self._progress)
 
     async def make_room(self) -> None:
         """Return once another commit gathers, the present one being full."""
@@ -140,13 +147,18 @@ class LogWriter:
 
     # --- when
 
+    @property
+    def _mark_due(self) -> bool:
+        """The last records are synced, and nothing on the disk says so yet."""
+        return self._records_since_mark and self._synced_commit == self._written_commit
+
     def _due_at(self) -> float | None:
         """When there is something to do, on the loop's clock; None: nothing will be until somebody calls."""
         if self._closing or self._ready or self._wanted > self._synced_commit:
             return 0.0
         if self._gathered_at is not None:
             return self._gathered_at + self._interval
-        if self._unmarked:
+        if self._mark_due:
             return self._written_at + self._interval
         return None
 
@@ -164,8 +176,10 @@ class LogWriter:
     async def _run(self) -> None:
         try:
             await self._sync_recovered()
-            if self._create and (header := self._gatherer.take_header()):
-                await self._begin_file(header)
+            if self._first_header is not None:
+                await self._begin_file(self._first_header)
+                self._first_header = None
+                self._tell()
             while not self._closing or self._gatherer.records or self._ready:
                 await self._wait_until_due()
                 self._freeze_if_due()
@@ -189,7 +203,7 @@ class LogWriter:
             return
         if self._gatherer.records:
             self._freeze()
-        elif self._unmarked and not self._closing and self._wanted <= self._synced_commit:
+        elif self._mark_due and not self._closing and self._wanted <= self._synced_commit:
             self._freeze(fmt.COMMIT_MARK)
 
     def _freeze(self, flags: int = 0) -> None:
@@ -204,7 +218,7 @@ class LogWriter:
         sync = self._durability != "never" or self._wanted >= buffer.number or frozen.seal is not None
         await self._write(self._file, buffer, sync=sync)
         # A mark says what was synced before it; nobody needs to say that the mark is.
-        self._unmarked = sync and buffer.records > 0
+        self._records_since_mark = buffer.records > 0
         self._ready.popleft()
         self._gatherer.release(buffer)
         self._tell()
@@ -231,7 +245,6 @@ class LogWriter:
         """What was written without a sync, and is now wanted."""
         if self._file is not None:
             await self._scheduler.run(self._file.sync)
-            self._unmarked = True
         self._note_synced(self._written, self._written_commit)
 
     async def _end_file(self, file: File, seal: Seal) -> None:
@@ -239,7 +252,7 @@ class LogWriter:
         await self._write(file, buffer, sync=True)
         self.seal_bytes += buffer.pages * fmt.PAGE
         self.file_bytes = 0
-        self._unmarked = False
+        self._records_since_mark = False
         self._file = None
         await self._scheduler.run(file.close)
 

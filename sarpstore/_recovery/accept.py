@@ -25,6 +25,8 @@ class Damage:
     offset: int
     meaning: str
     corruption: bool
+    position: int = 0
+    """Its place in the log; 0: it is not in the log."""
 
 
 @dataclass(slots=True)
@@ -47,8 +49,9 @@ def accept(scans: list[FileScan], *, begin: int, commit: int, synced: int) -> Ac
     `begin`: where the first scan began; `commit`: the number of the last commit before it; `synced`: what heads and
     later file headers say. Up to S every valid record is accepted, behind it complete commits in unbroken order.
     """
-    said = [int(scan.commits["synced"].max()) for scan in scans if len(scan.commits)]
-    synced = max([synced, *said])
+    # A commit record can only speak of what stands before its own commit.
+    said = [scan.commits["synced"][scan.commits["synced"] <= scan.commits["begin"]] for scan in scans]
+    synced = max([synced, *(int(each.max()) for each in said if len(each))])
     end = max([begin, *(min(synced, scan.end) for scan in scans if _reaches(scan, synced))])
     for scan in scans:
         commits = scan.commits
@@ -82,21 +85,18 @@ def _result(scans: list[FileScan], end: int, commit: int, synced: int) -> Accept
 
 
 def _damage(scan: FileScan, synced: int) -> list[Damage]:
-    name = fmt.log_name(fmt.position_file(scan.end))
-    out = []
-    for at in scan.damaged.tolist():
-        corruption = at < synced
-        meaning = "bytes that are no record" if corruption else "torn or damaged bytes behind the last accepted commit"
-        out.append(Damage(name, fmt.position_offset(at), meaning, corruption))
+    """What was found, each thing once: a commit that is not whole because of damage in it is not told apart from it."""
+    places: dict[int, tuple[str, str]] = dict.fromkeys(
+        scan.damaged.tolist(), ("bytes that are no record", "torn or damaged bytes")
+    )
     for row in scan.commits[(scan.commits["flags"] & lib.SARP_COMMIT_COMPLETE) == 0]:
         begin = int(row["begin"])
-        corruption = begin < synced
-        meaning = (
-            "a commit that is not whole" if corruption else "a commit that is not whole, or does not follow the last"
-        )
-        out.append(Damage(name, fmt.position_offset(begin), meaning, corruption))
-    if scan.tail < scan.end:
-        corruption = scan.tail < synced
-        meaning = "pages that no commit record ends" if corruption else "pages of a commit that was not finished"
-        out.append(Damage(name, fmt.position_offset(scan.tail), meaning, corruption))
-    return out
+        if not ((scan.damaged >= begin) & (scan.damaged < row["end"])).any():
+            places[begin] = ("a commit that is not whole", "a commit that is not whole, or does not follow the last")
+    if scan.tail < scan.end and not (scan.damaged >= scan.tail).any():
+        places[scan.tail] = ("pages that no commit record ends", "pages of a commit that was not finished")
+    name = fmt.log_name(fmt.position_file(scan.end))
+    return [
+        Damage(name, fmt.position_offset(at), below if at < synced else above, at < synced, at)
+        for at, (below, above) in sorted(places.items())
+    ]

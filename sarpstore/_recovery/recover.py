@@ -20,7 +20,7 @@ from sarpstore._directory import DivergenceDirectory
 from sarpstore._errors import CorruptionError, NotAStoreError, StorageError
 from sarpstore._files import read_whole
 from sarpstore._log.gather import LogEnd
-from sarpstore._log.header import LogHeader, Shape
+from sarpstore._log.header import LogHeader, Shape, check_writable
 from sarpstore._log.scan import FileScan, PageScanner, scan_file, scan_summary
 from sarpstore._recovery.accept import Accepted, Damage, accept
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sarpstore._io import Scheduler
     from sarpstore._options import Options, Progress
 
-__all__ = ["Recovered", "read_log_changes", "recover"]
+__all__ = ["Recovered", "holds_store", "read_log_changes", "recover"]
 
 MakeDirectory = Callable[[Shape], DivergenceDirectory]
 
@@ -69,6 +69,11 @@ class _Part:
     previous_commit: int
 
 
+def holds_store(names: list[str]) -> bool:
+    """Whether a folder with these names is a store, whole or damaged."""
+    return bool(fmt.numbered(names, fmt.LOG_SUFFIX) or fmt.numbered(names, fmt.CHECKPOINT_SUFFIX))
+
+
 async def recover(
     folder: Folder, scheduler: Scheduler, options: Options, make_directory: MakeDirectory
 ) -> Recovered | None:
@@ -88,9 +93,15 @@ async def recover(
     headers = await scheduler.run(_read_headers, folder, numbers, head, damage)
     if not headers:
         raise CorruptionError(damage[-1].file, damage[-1].offset, damage[-1].meaning)
+    damage += await scheduler.run(_missing, folder, numbers, headers, head)
     shape = headers[-1].shape
     shape.check(options, folder.path)
     _check_uuids(folder, headers, head)
+    if not options.read_only:
+        for header in headers:
+            check_writable(fmt.log_name(header.file_number), header.read_only_features)
+        if head is not None:
+            check_writable(fmt.checkpoint_name(head.number), head.read_only_features)
     directory = make_directory(shape)
     for slot, number in (*(head or _NO_HEAD).slots.items(), *((h.slot, h.file_number) for h in headers)):
         directory.add_slot(slot, number)
@@ -139,23 +150,52 @@ def _damage_of(error: CorruptionError | StorageError, name: str) -> Damage:
 def _read_headers(
     folder: Folder, numbers: list[int], head: CheckpointHead | None, damage: list[Damage]
 ) -> list[LogHeader]:
-    """Headers of the files that the tail lies in; of the newest one at least."""
+    """Headers of the files that the tail lies in, ascending; of an older file if none of those is valid."""
     first = fmt.position_file(head.start) if head else 0
-    wanted = [n for n in numbers if n >= first] or numbers[-1:]
-    headers = []
-    for number in wanted:
+    headers: list[LogHeader] = []
+    for number in reversed(numbers):
+        if number < first and headers:
+            break
         name = fmt.log_name(number)
         try:
-            file = folder.open(name)
-            try:
-                data = bytearray(fmt.LOG_HEADER_BYTES)
-                read = file.read_into(0, data)
-            finally:
-                file.close()
-            headers.append(LogHeader.decode(bytes(data[:read]), name))
+            headers.append(_read_header(folder, name))
         except (CorruptionError, StorageError) as error:
             damage.append(_damage_of(error, name))
-    return headers
+    return headers[::-1]
+
+
+def _read_header(folder: Folder, name: str) -> LogHeader:
+    file = folder.open(name)
+    try:
+        data = bytearray(fmt.LOG_HEADER_BYTES)
+        return LogHeader.decode(bytes(data[: file.read_into(0, data)]), name)
+    finally:
+        file.close()
+
+
+def _missing(folder: Folder, numbers: list[int], headers: list[LogHeader], head: CheckpointHead | None) -> list[Damage]:
+    """Files that are gone, or shorter than what was synced: no crash does that."""
+    ends = {fmt.position_file(h.previous_end): fmt.position_offset(h.previous_end) for h in headers}
+    if head is not None:
+        at = fmt.position_file(head.synced)
+        ends[at] = max(ends.get(at, 0), fmt.position_offset(head.synced))
+        ends = dict.fromkeys(head.slots.values(), 0) | ends
+    out = []
+    for number, end in sorted(ends.items()):
+        name = fmt.log_name(number)
+        if number and number not in numbers:
+            out.append(Damage(name, 0, "the log file is gone, and was not retired", True))
+        elif number and end and (size := _size(folder, name)) < end:
+            out.append(Damage(name, size, f"the log file ends here, but was synced up to byte {end:,}", True))
+    return out
+
+
+def _size(folder: Folder, name: str) -> int:
+    file = folder.open(name)
+    try:
+        return file.size()
+    finally:
+        file.close()
 
 
 def _check_uuids(folder: Folder, headers: list[LogHeader], head: CheckpointHead | None) -> None:
@@ -174,11 +214,7 @@ def _parts(folder: Folder, headers: list[LogHeader], head: CheckpointHead | None
     parts = []
     for i, header in enumerate(headers):
         number = header.file_number
-        file = folder.open(fmt.log_name(number))
-        try:
-            end = file.size() // fmt.PAGE * fmt.PAGE
-        finally:
-            file.close()
+        end = _size(folder, fmt.log_name(number)) // fmt.PAGE * fmt.PAGE
         named = min((later.previous_end for later in headers[i + 1 :]), default=fmt.position(number + 1, 0))
         if fmt.position_file(named) <= number:
             end = min(end, fmt.position_offset(named) if fmt.position_file(named) == number else 0)
@@ -264,22 +300,26 @@ async def _finish(
     changes = accepted.changes
     namespaces = {entry.name_space: entry for entry in (head or _NO_HEAD).namespaces}
     places = changes[changes["type"] == fmt.RECORD_NAMESPACE]["position"].tolist()
-    if places:
-        namespaces.update(await scheduler.run(_read_namespaces, folder, places))
+    shape = headers[-1].shape
+    for at in places:
+        entry = await scheduler.run(_read_namespace, folder, shape, directory, at)
+        if entry is not None:
+            namespaces[entry.name_space] = entry
     sequences = [(head or _NO_HEAD).sequence, *(h.first_sequence for h in headers), *(s.sequence + 1 for s in scans)]
     end = LogEnd(
         commit=accepted.commit,
         position=accepted.end,
         synced=min(accepted.synced, accepted.end),
         sequence=max(sequences),
-        file_number=numbers[-1],
+        # No number is used twice, not even that of a file that is gone.
+        file_number=max([*numbers, *(head or _NO_HEAD).slots.values(), fmt.position_file(accepted.synced)]),
         slot=int(directory.c.slot_count),
     )
     last = scans[-1].commits[-1:]
     clean = bool((last["end"] == accepted.end).any() and (last["flags"] >> 8 & fmt.COMMIT_CLOSED).any())
     unsynced = range(fmt.position_file(max(end.synced, 1 << fmt.UNIT_BITS)), fmt.position_file(end.position) + 1)
     return Recovered(
-        shape=headers[-1].shape,
+        shape=shape,
         directory=directory,
         head=head,
         changes=_segments(changes),
@@ -290,18 +330,24 @@ async def _finish(
     )
 
 
-def _read_namespaces(folder: Folder, positions: list[int]) -> dict[int, NamespaceEntry]:
-    """The namespace records at these positions, which have been verified."""
-    out = {}
-    for at in positions:
-        file = folder.open(fmt.log_name(fmt.position_file(at)))
+def _read_namespace(folder: Folder, shape: Shape, directory: DivergenceDirectory, at: int) -> NamespaceEntry | None:
+    """The namespace record at a position; None if it is damaged: then it is written anew when the namespace is used."""
+    number, offset = fmt.position_file(at), fmt.position_offset(at)
+    page = bytearray(fmt.PAGE)
+    try:
+        file = folder.open(fmt.log_name(number))
         try:
-            data = bytearray(fmt.PAGE - fmt.position_offset(at) % fmt.PAGE)
-            file.read_into(fmt.position_offset(at), data)
+            file.read_into(offset // fmt.PAGE * fmt.PAGE, page)
         finally:
             file.close()
-        key_bytes, name, adapter, name_space = fmt.NAMESPACE_FIELDS.unpack_from(data, fmt.RECORD.size)
-        text = fmt.NAMESPACE_HEADER_BYTES
-        names = data[text : text + name].decode(), data[text + name : text + name + adapter].decode()
-        out[name_space] = NamespaceEntry(name_space, key_bytes, *names)
-    return out
+    except StorageError:
+        return None
+    scanner = PageScanner(shape, directory.c, number, offset // fmt.PAGE, 0)
+    scanner.feed(memoryview(page))
+    valid = scanner.result().changes
+    if not ((valid["position"] == at) & (valid["type"] == fmt.RECORD_NAMESPACE)).any():
+        return None
+    data = memoryview(page)[offset % fmt.PAGE :]
+    key_bytes, name, adapter, name_space = fmt.NAMESPACE_FIELDS.unpack_from(data, fmt.RECORD.size)
+    text = bytes(data[fmt.NAMESPACE_HEADER_BYTES : fmt.NAMESPACE_HEADER_BYTES + name + adapter])
+    return NamespaceEntry(name_space, key_bytes, text[:name].decode(), text[name:].decode())

@@ -178,4 +178,5 @@ async def test_one_page_that_cannot_be_read_at_open_costs_no_more_than_itself(af
     async with memory_store(folder, read_only=True) as store:
         matched = [(await store.namespace("x").match([i] * 64)).blocks for i in range(40)]
         assert set(matched) <= {0, 64}
-        assert folder.injected == 0 or store.stats().damaged_records > 0
+        # A read that succeeds when it is tried again costs nothing; one that does not is damage, and counted.
+        assert set(matched) == {64} or store.stats().damaged_records > 0

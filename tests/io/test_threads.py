@@ -32,7 +32,12 @@ async def test_threads_are_named_and_end_with_the_backend():
     before = set(threading.enumerate())
     backend.start(asyncio.get_running_loop(), lambda jobs: None)
     started = set(threading.enumerate()) - before
-    assert sorted(thread.name for thread in started) == ["sarpstore-read-0", "sarpstore-read-1", "sarpstore-write"]
+    assert sorted(thread.name for thread in started) == [
+        "sarpstore-background",
+        "sarpstore-read-0",
+        "sarpstore-read-1",
+        "sarpstore-write",
+    ]
     backend.stop()
     assert not any(thread.is_alive() for thread in started)
 

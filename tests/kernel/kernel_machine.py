@@ -218,9 +218,7 @@ def parse_segment(record: bytes | memoryview, position: int, location_bytes: int
     assert born == position
     ids = tuple(bytes(record[128 + 16 * i : 144 + 16 * i]) for i in range(n))
     first = 128 + 16 * n
-    locations = tuple(
-        bytes(record[first + location_bytes * i : first + location_bytes * (i + 1)]) for i in range(n)
-    )
+    locations = tuple(bytes(record[first + location_bytes * i : first + location_bytes * (i + 1)]) for i in range(n))
     return Segment(position, holder, window, namespace, prefix_id, ids, locations, d, dp, parent_key, supersedes)
 
 

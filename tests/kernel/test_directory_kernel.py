@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from kernel_machine import SECRET, changes_array, kernel_rows, twin_rows
 
@@ -33,6 +33,7 @@ def deterministic(examples: int) -> settings:
         derandomize=True,
         deadline=None,
         database=None,
+        phases=[Phase.generate],  # a seed does not get simpler
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
 
@@ -95,7 +96,7 @@ def check_find(directory: DivergenceDirectory, twin: TwinDirectory, keys: list[i
         expected = twin.at(key)
         for directory.c.features in (0, FEATURES):
             found = directory.find(key)
-            assert len(found) == len(expected)
+            assert len(found) == min(64, len(expected))
             assert all(word0 >> 16 == key for word0, _ in found)
     directory.c.features = features
 
@@ -138,7 +139,7 @@ class Changes:
 
 @both_paths
 @pytest.mark.parametrize(
-    ("prefixes", "prefix_bits", "key_bits"), [(1, 0, 48), (3, 9, 48), (2, 14, 9), (40, 6, 2), (1, 0, 3)]
+    ("prefixes", "prefix_bits", "key_bits"), [(1, 0, 48), (3, 9, 48), (2, 5, 9), (40, 6, 2), (1, 0, 3)]
 )
 def test_random_changes_equal_the_twin(features: int, prefixes: int, prefix_bits: int, key_bits: int) -> None:
     @deterministic(4)
@@ -187,31 +188,6 @@ def test_every_fill_of_a_partition_up_and_down(features: int) -> None:
     assert directory.c.partition_count == 1
     check(directory, twin)
     check_find(directory, twin, rng.sample(keys, 300))
-    # Room is made only by a second record that supersedes the first where both are there already.
-    removals = [change(len(log) + 1 + i, key, key, n=2) for i, key in enumerate(keys)]
-    rng.shuffle(removals)
-    for at in range(0, 1015, 29):
-        batch = removals[at : at + 29]
-        batch += [change(0, e.key, e.key, n=2, supersedes=s.position) for e in batch for s in log if s.key == e.key]
-        batch = [
-            SegmentChange(removal.position, e.key, e.key, 2, 0, 0, e.supersedes)
-            for e, removal in zip(batch[29:], batch[:29], strict=False)
-        ]
-        directory.apply(changes_array(batch))
-        for each in batch:
-            twin.apply(each)
-        assert rows(directory) == twin_rows(twin)
-    check(directory, twin)
-
-
-def erase_all(directory: DivergenceDirectory, twin: TwinDirectory, keys: list[int], first: int) -> None:
-    """Enter a second record under each key, then say that it supersedes the first: the first goes."""
-    pairs = [(change(first + i, key, key, n=3, d=1), key) for i, key in enumerate(keys)]
-    for each, key in pairs:
-        (old,) = [e for e in twin.at(key) if e.position is not None]
-        for made in (each, SegmentChange(each.position, key, key, 3, 1, 0, old.position or 0)):
-            directory.apply(changes_array([made]))
-            twin.apply(made)
 
 
 @pytest.mark.parametrize("order", ["front", "back", "shuffled"])
@@ -226,18 +202,23 @@ def test_removal_shifts_across_pages(order: str) -> None:
     steps = np.arange(0, 2 * len(log), 2, dtype="<u4")
     directory.apply(changes_array(log), steps)
     check(directory, twin)
+    # A second record under each key, and then that it supersedes the first, which goes.
     todo = {"front": keys, "back": keys[::-1], "shuffled": rng.sample(keys, len(keys))}[order]
-    for i, key in enumerate(todo):
-        old = twin.at(key)[0].position
-        assert old is not None
-        both = [change(1000 + i, key, key, n=3, d=1)]
-        both.append(SegmentChange(both[0].position, key, key, 3, 1, 0, old))
-        directory.apply(changes_array(both), np.array([0, 2], "<u4"))
-        for each in both:
-            twin.apply_entry(each)
-        if i % 97 == 0:
+    olds = {each.key: each.position for each in log}
+    second = [change(1000 + i, key, key, n=3, d=1) for i, key in enumerate(todo)]
+    directory.apply(changes_array(second), steps)
+    for each in second:
+        twin.apply_entry(each)
+    check(directory, twin)
+    assert directory.c.page_next - directory.c.pages_free == pages_for(2 * len(keys))
+    for i, each in enumerate(second):
+        again = SegmentChange(each.position, each.key, each.key, 3, 1, 0, olds[each.key])
+        directory.apply(changes_array([again]), steps[:1])
+        twin.apply_entry(again)
+        if i % 23 == 0:
             check(directory, twin)
     check(directory, twin)
+    assert directory.entries == len(keys)
 
 
 def test_a_root_that_loses_its_last_entry_stays_as_a_placeholder_and_counts_nothing() -> None:

@@ -40,5 +40,7 @@ def test_the_readme_example_runs(tmp_path: Path, monkeypatch) -> None:  # type: 
     assert len([line for line in example.splitlines() if line.strip()]) <= 14
     monkeypatch.chdir(tmp_path)
     out: list[str] = []
-    exec(compile(example, "README.md", "exec"), {"print": lambda *a: out.append(" ".join(map(str, a))), "__name__": "x"})  # noqa: S102
+    exec(
+        compile(example, "README.md", "exec"), {"print": lambda *a: out.append(" ".join(map(str, a))), "__name__": "x"}
+    )  # noqa: S102
     assert out, "the example prints what it found"

@@ -92,6 +92,16 @@ def test_modules_stay_small(folder: str) -> None:
 
 
 def test_the_top_level_holds_what_the_layout_names() -> None:
-    allowed = {"pyproject.toml", "sarpstore", "kernels", "format-spec", "tests", "fuzz", "tools", "README.md", "LICENSE"}
+    allowed = {
+        "pyproject.toml",
+        "sarpstore",
+        "kernels",
+        "format-spec",
+        "tests",
+        "fuzz",
+        "tools",
+        "README.md",
+        "LICENSE",
+    }
     here = {p.name for p in ROOT.iterdir() if not p.name.startswith(".")}
     assert here - allowed - {"build", "dist"} == set()

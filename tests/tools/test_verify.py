@@ -179,7 +179,7 @@ def test_a_sealed_file_cut_off_has_a_hole(path: Path) -> None:
     with (path / LOG_1).open("r+b") as file:
         file.truncate(28672)
     found = codes(verify_store(path))
-    assert {code for _, code in found} <= {"hole", "orphan", "owner", "supersedes", "entry-lost"}
+    assert {code for _, code in found} <= {"hole", "commit", "orphan", "owner", "supersedes", "entry-lost"}
     assert (LOG_1, "hole") in found
 
 

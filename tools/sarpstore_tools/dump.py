@@ -95,8 +95,8 @@ def dump(
 
     Places are shown as FILE:OFFSET, the file's name without leading zeros, offsets in bytes; JSON has positions as
     format-spec/README.md defines them. A line of text leaves out what says nothing (holder 0, no flags, born where
-    it stands), and lengths, checksums, prefix ids and parent keys: JSON has all. Works while a writer has the store open.
-    Exit status: 0, or 2 if there is no such store or file.
+    it stands), and lengths, checksums, prefix ids and parent keys: JSON has all. Works while a writer has the store
+    open. Exit status: 0, or 2 if there is no such store or file.
     """
     wanted = Wanted(
         records, checkpoints or entries, entries, ids, frozenset(types), sys.maxsize if limit is None else limit

@@ -249,7 +249,7 @@ class _Acceptance:
         if self._pending:
             name, code, start, end = self._pending
             what = "no records" if code == "hole" else "no complete commit"
-            meaning = f"below the synced position: {what} in {(end - start) // PAGE} pages"
+            meaning = f"below the synced position: {what} from here to {end}"
             self._faults.corruption(name, start, code, meaning)
         self._pending = None
 
