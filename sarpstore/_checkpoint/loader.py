@@ -18,6 +18,7 @@ from sarpstore import _format as fmt
 from sarpstore._checkpoint.head import decode_image
 from sarpstore._directory import LOADED, DivergenceDirectory
 from sarpstore._errors import CorruptionError, StorageError
+from sarpstore._io import BACKGROUND, MATCHING
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -104,7 +105,7 @@ class PartitionLoader:
         """Whether operations of the log's tail wait for this partition."""
         return bool(self._starts[partition] < self._starts[partition + 1])
 
-    async def load(self, partitions: Iterable[int]) -> None:
+    async def load(self, partitions: Iterable[int], priority: int = MATCHING) -> None:
         """Return once these partitions are in memory."""
         tasks = []
         for number in set(partitions):
@@ -112,7 +113,7 @@ class PartitionLoader:
                 continue
             task = self._loading.get(number)
             if task is None:
-                task = self._loading[number] = asyncio.create_task(self._load(number))
+                task = self._loading[number] = asyncio.create_task(self._load(number, priority))
                 task.add_done_callback(functools.partial(self._loaded, number))
             tasks.append(asyncio.shield(task))
         if tasks:
@@ -122,17 +123,17 @@ class PartitionLoader:
         """Load what is not loaded, a few at a time; for the background."""
         numbers = np.flatnonzero(~self._directory.partitions["flags"] & LOADED).tolist()
         for i in range(0, len(numbers), _AT_ONCE):
-            await self.load(numbers[i : i + _AT_ONCE])
+            await self.load(numbers[i : i + _AT_ONCE], BACKGROUND)
             await asyncio.sleep(0)
 
     def _loaded(self, number: int, _: asyncio.Task[None]) -> None:
         del self._loading[number]
 
-    async def _load(self, number: int) -> None:
+    async def _load(self, number: int, priority: int) -> None:
         row = self._directory.partitions[number]
         key = (int(row["prefix"]), int(row["depth"]))
         try:
-            entries = await self._read_image(self.places[key])
+            entries = await self._read_image(self.places[key], priority)
             self._directory.load(number, entries)
         except (CorruptionError, StorageError, ValueError) as error:
             self._report(error)
@@ -142,13 +143,13 @@ class PartitionLoader:
             self._directory.apply(self._tail, self._steps[self._starts[number] : self._starts[number + 1]])
         self.unloaded -= 1
 
-    async def _read_image(self, place: ImagePlace) -> npt.NDArray[Any]:
+    async def _read_image(self, place: ImagePlace, priority: int) -> npt.NDArray[Any]:
         if not place["entries"]:
             return np.empty(0, fmt.ENTRY_DTYPE)
         images = int(place["images_number"])
         file = await self._open_images(images)
         length = fmt.IMAGE_HEADER.size + 16 * int(place["entries"])
-        data = await self._scheduler.read(file, int(place["page"]) * fmt.PAGE, length, 0)
+        data = await self._scheduler.read(file, int(place["page"]) * fmt.PAGE, length, priority)
         try:
             return decode_image(data, self._uuid, place, fmt.images_name(images))
         except ValueError as error:

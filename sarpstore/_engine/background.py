@@ -25,6 +25,7 @@ __all__ = ["Background"]
 _log = logging.getLogger("sarpstore")
 
 _CHECK_S: Final = 0.05
+_START_AFTER_S: Final = 0.05
 _PUBLISH_S: Final = 1.0
 # What replaying a log is taken to cost until an open has measured it, and the least that counts as a measurement.
 _REPLAY_BYTES_PER_MS: Final = 500_000.0
@@ -49,7 +50,7 @@ class Background:
             self._replay_bytes_per_ms = state.found.replayed_bytes / max(1.0, state.recovery_ms)
         self.checkpoints = 0
         """Checkpoints published."""
-        self._tasks = [self._start(state.loader.load_all, "loader")]
+        self._tasks = self._reading_tasks(state)
         if state.log is not None:
             self._tasks.append(self._start(self._checkpoint_when_due, "checkpoints"))
             self._tasks.append(self._start(self._publish_each_second, "statistics"))
@@ -69,12 +70,22 @@ class Background:
 
     def _start(self, work: Callable[[], Coroutine[Any, Any, None]], what: str) -> asyncio.Task[None]:
         async def guarded() -> None:
+            # The first answers after an open have the device, and the loop, to themselves.
+            await asyncio.sleep(_START_AFTER_S)
             try:
                 await work()
             except Exception:
                 _log.exception("sarpstore %s stopped", what)
 
         return asyncio.create_task(guarded(), name=f"sarpstore {what}")
+
+    def _reading_tasks(self, state: State) -> list[asyncio.Task[None]]:
+        async def read() -> None:
+            files = state.found.end.file_number
+            state.log_bytes = await state.scheduler.run_background(_log_bytes, state.folder, files)
+            await state.loader.load_all()
+
+        return [self._start(read, "loader")]
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -101,7 +112,7 @@ class Background:
         """Go on with another state of a read-only store."""
         await self._cancel()
         self._state = state
-        self._tasks = [self._start(state.loader.load_all, "loader")]
+        self._tasks = self._reading_tasks(state)
 
     async def stop(self) -> None:
         """End all work; checkpoint once more if there is anything new, so that the next open replays nothing."""
@@ -168,3 +179,16 @@ def _last_number(folder: Folder) -> int:
     """The highest number that a checkpoint or images file has had: numbers are not used again."""
     names = folder.names()
     return max([0, *fmt.numbered(names, fmt.CHECKPOINT_SUFFIX), *fmt.numbered(names, fmt.IMAGES_SUFFIX)])
+
+
+def _log_bytes(folder: Folder, newest: int) -> int:
+    """Bytes of the log files up to that number: what is newer, the writer counts."""
+    total = 0
+    for number in fmt.numbered(folder.names(), fmt.LOG_SUFFIX):
+        if number <= newest:
+            file = folder.open(fmt.log_name(number))
+            try:
+                total += file.size()
+            finally:
+                file.close()
+    return total

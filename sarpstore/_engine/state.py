@@ -67,10 +67,11 @@ class State:
     loader: PartitionLoader
     matcher: Matcher
     namespaces: dict[int, NamespaceEntry]
-    log_bytes: int
     recovery_ms: float
     gathering: Gatherer | None = None
     log: LogWriter | None = None
+    log_bytes: int = 0
+    """Bytes of the log files that were there at the open; counted in the background."""
     carried: Carried = field(default_factory=lambda: Carried())
     users: int = 0
     """Calls that are answered from this state now."""
@@ -230,7 +231,6 @@ async def _state_of(folder: Folder, scheduler: Scheduler, options: Options, foun
             matcher.count_damaged(damage.position)
         elif damage.corruption:
             matcher.other_damage += 1
-    log_bytes = await scheduler.run(_log_bytes, folder)
     return State(
         folder,
         scheduler,
@@ -242,7 +242,6 @@ async def _state_of(folder: Folder, scheduler: Scheduler, options: Options, foun
         loader,
         matcher,
         found.namespaces,
-        log_bytes,
         0.0,
     )
 
@@ -251,17 +250,6 @@ async def _apply_in_slices(directory: DivergenceDirectory, changes: npt.NDArray[
     for i in range(0, len(changes), _APPLY_SLICE):
         directory.apply(changes[i : i + _APPLY_SLICE])
         await asyncio.sleep(0)
-
-
-def _log_bytes(folder: Folder) -> int:
-    total = 0
-    for number in fmt.numbered(folder.names(), fmt.LOG_SUFFIX):
-        file = folder.open(fmt.log_name(number))
-        try:
-            total += file.size()
-        finally:
-            file.close()
-    return total
 
 
 def _start_writing(state: State, options: Options) -> None:

@@ -7,7 +7,6 @@ open ─► recover ─► State (directory, pages, files, loader) ─► Core: 
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -193,7 +192,8 @@ class Opening:
     async def _open(self) -> Store:
         options = self._options
         make = options.create and not options.read_only
-        folder = await _folder_of(self._path, make)
+        # A few system calls: not worth a thread, which the scheduler does not have yet.
+        folder = _folder_of(self._path, make)
         try:
             if not make:
                 _check_holds_store(folder)
@@ -206,7 +206,7 @@ class Opening:
         return Store(state, options)
 
 
-async def _folder_of(path: str | os.PathLike[str] | Folder, make: bool) -> Folder:
+def _folder_of(path: str | os.PathLike[str] | Folder, make: bool) -> Folder:
     if not isinstance(path, str | os.PathLike):
         if hasattr(path, "sync"):
             return path
@@ -214,7 +214,7 @@ async def _folder_of(path: str | os.PathLike[str] | Folder, make: bool) -> Folde
     text = os.fspath(path)
     if not isinstance(text, str) or "\0" in text:
         raise OptionError(f"path={text!r}: must be text without NUL characters")
-    return await asyncio.to_thread(RealFolder.open_or_create, text, create=make)
+    return RealFolder.open_or_create(text, create=make)
 
 
 def _check_holds_store(folder: Folder) -> None:

@@ -8,6 +8,8 @@ from collections import deque
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from sarpstore._errors import OptionError
 from sarpstore._io.backend import CallJob, Job, ReadJob
 
@@ -49,18 +51,25 @@ class Completions:
 
 
 class _Threads:
-    """Daemon threads that take jobs from one queue. None in the queue ends one of them."""
+    """Daemon threads that take jobs from one queue, each started when there is work for it.
+
+    None in the queue ends one of them.
+    """
 
     def __init__(self, names: Sequence[str], work: Callable[[Job], None], completions: Completions) -> None:
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._work = work
         self._completions = completions
-        # Daemons: a program that exits without closing its store must not wait for a slow device.
-        self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for name in names]
-        for thread in self._threads:
-            thread.start()
+        self._names = names
+        self._threads: list[threading.Thread] = []
 
-    def put(self, job: Job) -> None:
+    def put(self, job: Job, outstanding: int = 1) -> None:
+        """Queue a job; `outstanding` jobs, this one included, have not ended yet."""
+        if len(self._threads) < min(outstanding, len(self._names)):
+            # A daemon: a program that exits without closing its store must not wait for a slow device.
+            thread = threading.Thread(target=self._run, name=self._names[len(self._threads)], daemon=True)
+            self._threads.append(thread)
+            thread.start()
         self._queue.put(job)
 
     def stop(self) -> None:
@@ -104,6 +113,7 @@ class ThreadBackend:
         if not 1 <= read_threads <= _READ_THREADS_MAX:
             raise OptionError(f"read_threads is {read_threads}; it must be from 1 to {_READ_THREADS_MAX}")
         self._read_threads = read_threads
+        self._reads_outstanding = 0
         self._readers: _Threads | None = None
         self._writer: CallThread | None = None
         self._background: CallThread | None = None
@@ -114,19 +124,25 @@ class ThreadBackend:
 
     def start(self, loop: asyncio.AbstractEventLoop, completed: Callable[[Sequence[Job]], None]) -> None:
         assert self._readers is None, "a backend is started once"
-        completions = Completions(loop, completed)
+
+        def ended(jobs: Sequence[Job]) -> None:
+            self._reads_outstanding -= sum(isinstance(job, ReadJob) for job in jobs)
+            completed(jobs)
+
+        completions = Completions(loop, ended)
         names = [f"sarpstore-read-{number}" for number in range(self._read_threads)]
         self._readers = _Threads(names, _read, completions)
         self._writer = CallThread("write", completions)
         self._background = CallThread("background", completions)
 
     def allocate(self, length: int) -> memoryview:
-        return memoryview(bytearray(length))
+        return np.empty(length, np.uint8).data
 
     def submit(self, reads: Sequence[ReadJob]) -> None:
         assert self._readers is not None, "not started"
         for job in reads:
-            self._readers.put(job)
+            self._reads_outstanding += 1
+            self._readers.put(job, self._reads_outstanding)
 
     def call(self, job: CallJob) -> None:
         thread = self._background if job.background else self._writer

@@ -16,6 +16,7 @@ import os
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sarpstore._errors import LimitError
 from sarpstore._kernel._native import ffi, lib
@@ -82,6 +83,11 @@ def reserve(length: int, what: str) -> mmap.mmap:
     return space
 
 
+def joined(parts: list[npt.NDArray[Any]], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The arrays one behind another. numpy's own concatenation looks at every field of a structured dtype each time."""
+    return np.frombuffer(bytearray().join([part.data for part in parts]), dtype) if parts else np.empty(0, dtype)
+
+
 def pointer(kind: str, buffer: Any) -> Any:
     """A typed C pointer into a buffer that the caller keeps alive."""
     return ffi.cast(kind, ffi.from_buffer(buffer))
@@ -99,6 +105,7 @@ __all__ = [
     "PARTITION_DTYPE",
     "crc32c",
     "ffi",
+    "joined",
     "lib",
     "pointer",
     "reserve",

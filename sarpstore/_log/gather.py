@@ -10,16 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-import numpy.typing as npt
-
 from sarpstore import _format as fmt
 from sarpstore._errors import LimitError
+from sarpstore._kernel import joined
 from sarpstore._log.commits import CommitBuffer, seal_record, summary_of, summary_record
 from sarpstore._log.header import LogHeader, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import numpy.typing as npt
 
     from sarpstore._log.pages import Pages
 
@@ -238,7 +238,7 @@ class Gatherer:
         return left * _SUMMARY_SHARE // (_SUMMARY_SHARE + 1)
 
     def _end_file(self, file_number: int, slot: int, offset: int, synced: int, flags: int) -> Seal:
-        entries = np.concatenate(self._summary) if self._summary else np.empty(0, fmt.SUMMARY_DTYPE)
+        entries = joined(self._summary, fmt.SUMMARY_DTYPE)
         self._summary = []
         number, sequence = self._end.commit + 1, self._end.sequence
         seal = Seal(self._shape, self._directory, file_number, slot, offset, number, sequence, entries, synced, flags)

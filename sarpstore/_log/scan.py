@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from sarpstore import _format as fmt
 from sarpstore._errors import StorageError, VersionError
-from sarpstore._kernel import CHANGE_DTYPE, FEATURES, FOUND_COMMIT_DTYPE, ffi, lib, pointer
+from sarpstore._kernel import CHANGE_DTYPE, FEATURES, FOUND_COMMIT_DTYPE, ffi, joined, lib, pointer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,18 +91,14 @@ class PageScanner:
 
     def result(self) -> FileScan:
         return FileScan(
-            _joined(self._changes, CHANGE_DTYPE),
-            _joined(self._commits, FOUND_COMMIT_DTYPE),
-            _joined(self._damaged, np.dtype("<u8")),
+            joined(self._changes, CHANGE_DTYPE),
+            joined(self._commits, FOUND_COMMIT_DTYPE),
+            joined(self._damaged, np.dtype("<u8")),
             int(self._scan.sequence),
             fmt.position(self._file_number, self._scan.begin_page * fmt.PAGE),
             fmt.position(self._file_number, self._scan.next_page * fmt.PAGE),
             self._read_bytes,
         )
-
-
-def _joined(parts: list[npt.NDArray[Any]], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    return np.concatenate(parts) if parts else np.empty(0, dtype)
 
 
 async def scan_file(
@@ -216,7 +212,7 @@ def _summary_changes(data: memoryview, file_number: int, entries: int) -> npt.ND
         if kind != fmt.RECORD_SUMMARY:
             return None
         parts.append(np.frombuffer(data, fmt.SUMMARY_DTYPE, n, at + fmt.SUMMARY_HEADER_BYTES))
-    table = _joined(parts, fmt.SUMMARY_DTYPE)
+    table = joined(parts, fmt.SUMMARY_DTYPE)
     changes = np.zeros(len(table), CHANGE_DTYPE)
     if len(table) != entries:
         return None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sarpstore import _format as fmt
 from sarpstore._errors import ClosedError, FailedError, StorageError
@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 
 __all__ = ["LogWriter"]
 
+_RECOVERED_SYNC_S: Final = 0.5
+
 
 class LogWriter:
     """Writes what `gatherer` gathers to the log files of `folder`.
 
     `recovered` is where recovery found the log's end, and `unsynced_files` names the log files in which it accepted
-    commits behind the synced position: they are synced first of all. With `create` the first log file is made at once,
-    so that a new store is one; otherwise it is made when there is something to write.
+    commits behind the synced position: they are synced before anything is written. With `create` the first log file is
+    made at once, so that a new store is one; otherwise it is made when there is something to write.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class LogWriter:
         self._records_since_mark = False
         self._gathered_at: float | None = None
         self._written_at = 0.0
+        self._opened_at = self._loop.time()
         self._closing = False
         self._wake = asyncio.Event()
         self._progress: asyncio.Future[None] = self._loop.create_future()
@@ -160,7 +163,8 @@ class LogWriter:
             return self._gathered_at + self._interval
         if self._mark_due:
             return self._written_at + self._interval
-        return None
+        # What recovery accepted waits a little, so that the first answers after a crash have the device to themselves.
+        return self._opened_at + _RECOVERED_SYNC_S if self._unsynced_files else None
 
     async def _wait_until_due(self) -> None:
         while (due := self._due_at()) is None or due > self._loop.time():
@@ -175,18 +179,19 @@ class LogWriter:
 
     async def _run(self) -> None:
         try:
-            await self._sync_recovered()
             if self._first_header is not None:
                 await self._begin_file(self._first_header)
                 self._first_header = None
                 self._tell()
             while not self._closing or self._gatherer.records or self._ready:
                 await self._wait_until_due()
+                await self._sync_recovered()
                 self._freeze_if_due()
                 while self._ready:
                     await self._carry_out(self._ready[0])
                 if self._wanted > self._synced_commit:
                     await self._sync_written()
+            await self._sync_recovered()
             if self._file is not None:
                 await self._end_file(self._file, self._gatherer.seal_last(self.synced_position))
         except Exception as error:  # whatever it is, nothing may be written behind it
@@ -196,6 +201,7 @@ class LogWriter:
     async def _sync_recovered(self) -> None:
         if self._unsynced_files:
             await self._scheduler.run(_sync_files, self._folder, self._unsynced_files)
+            self._unsynced_files = []
             self._note_synced(self._written, self._written_commit)
 
     def _freeze_if_due(self) -> None:

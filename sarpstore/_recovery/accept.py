@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sarpstore import _format as fmt
-from sarpstore._kernel import CHANGE_DTYPE, lib
+from sarpstore._kernel import CHANGE_DTYPE, joined, lib
 
 if TYPE_CHECKING:
     from sarpstore._log.scan import FileScan
@@ -80,7 +80,7 @@ def _reaches(scan: FileScan, synced: int) -> bool:
 
 def _result(scans: list[FileScan], end: int, commit: int, synced: int) -> Accepted:
     parts = [scan.changes[scan.changes["position"] < end] for scan in scans]
-    changes = np.concatenate(parts) if parts else np.empty(0, CHANGE_DTYPE)
+    changes = joined(parts, CHANGE_DTYPE)
     return Accepted(changes, end, commit, synced, [d for scan in scans for d in _damage(scan, synced)])
 
 

@@ -99,7 +99,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Reopen:
-    """Close and open again, from the images and the log's tail; `at_once` partitions are loaded before they are used."""
+    """Close and open again, from the images and the log's tail; only `at_once` partitions are loaded before their use."""
 
     order: int
     at_once: int
@@ -137,34 +137,38 @@ def _decode(steps: list[_Step], kinds: list[str]) -> list[Operation]:
     operations: list[Operation] = []
     for number, step in enumerate(steps):
         prefix = _cut(known[step.choice % len(known)], step.cut, fmt.WINDOW)
-        any_number, other = step.cut[1], step.runs[0][2]
-        match kinds[step.kind % len(kinds)]:
-            case "insert":
-                path = _grow(prefix, step.runs, fmt.WINDOW)
-                known.append(path)
-                operations.append(Insert(path, *step.tenant, number))
-            case "query":
-                operations.append(Query(_grow(prefix, step.runs[1:], fmt.WINDOW), *step.tenant))
-            case "freeze":
-                operations.append(Freeze())
-            case "replay":
-                operations.append(Replay(step.choice, 1 + any_number % 2))
-            case "rebuild":
-                operations.append(Rebuild(any_number % 2 == 0, 1 + other % 7))
-            case "checkpoint":
-                operations.append(Checkpoint(any_number % 4))
-            case "reopen":
-                operations.append(Reopen(step.choice, any_number % 9))
-            case "damage":
-                operations.append(Damage(("byte", "byte", "zeros", "swap")[other % 4], step.choice, any_number))
-            case "collide":
-                path = _grow(prefix, step.runs, fmt.WINDOW)
-                d = any_number // 3 % 64 if any_number % 3 == 0 else None
-                block = other % len(path) if other % 2 else other // 2 % (-(-len(path) // 64)) * 64
-                operations.append(
-                    Collide(step.choice, path, block, d, 1 + other % 64, any_number % 64, step.tenant),
-                )
+        kind = kinds[step.kind % len(kinds)]
+        if kind == "insert":
+            path = _grow(prefix, step.runs, fmt.WINDOW)
+            known.append(path)
+            operations.append(Insert(path, *step.tenant, number))
+        elif kind == "query":
+            operations.append(Query(_grow(prefix, step.runs[1:], fmt.WINDOW), *step.tenant))
+        elif kind == "collide":
+            operations.append(_collision(step, _grow(prefix, step.runs, fmt.WINDOW)))
+        else:
+            operations.append(_upkeep(kind, step))
     return operations
+
+
+def _collision(step: _Step, path: str) -> Collide:
+    number, other = step.cut[1], step.runs[0][2]
+    d = number // 3 % 64 if number % 3 == 0 else None
+    block = other % len(path) if other % 2 else other // 2 % (-(-len(path) // 64)) * 64
+    return Collide(step.choice, path, block, d, 1 + other % 64, number % 64, step.tenant)
+
+
+def _upkeep(kind: str, step: _Step) -> Operation:
+    number, other = step.cut[1], step.runs[0][2]
+    made: dict[str, Operation] = {
+        "freeze": Freeze(),
+        "damage": Damage(("byte", "byte", "zeros", "swap")[other % 4], step.choice, number),
+        "replay": Replay(step.choice, 1 + number % 2),
+        "rebuild": Rebuild(number % 2 == 0, 1 + other % 7),
+        "checkpoint": Checkpoint(number % 4),
+        "reopen": Reopen(step.choice, number % 9),
+    }
+    return made[kind]
 
 
 def runs(

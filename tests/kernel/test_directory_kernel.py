@@ -142,7 +142,7 @@ class Changes:
     ("prefixes", "prefix_bits", "key_bits"), [(1, 0, 48), (3, 9, 48), (2, 5, 9), (40, 6, 2), (1, 0, 3)]
 )
 def test_random_changes_equal_the_twin(features: int, prefixes: int, prefix_bits: int, key_bits: int) -> None:
-    @deterministic(4)
+    @deterministic(3)
     @given(st.integers(0, 2**32), st.sampled_from([300, 3000, 9000]))
     def run(seed: int, count: int) -> None:
         # Splitting ends at a depth of 31: entries of one key must fit a partition.
@@ -174,9 +174,7 @@ def test_every_fill_of_a_partition_up_and_down(features: int) -> None:
     rng = random.Random(3)
     directory, twin = new_directory(features=features), TwinDirectory(SECRET)
     low, high = 0, (1 << 48) - 1
-    keys = []
-    for i in range(ENTRIES_MAX):
-        keys.append((low + i, high - i, 1 << 47 | rng.getrandbits(40))[i % 3])
+    keys = [(low + i, high - i, 1 << 47 | rng.getrandbits(40))[i % 3] for i in range(ENTRIES_MAX)]
     log = [change(i + 1, key, key, n=1 + i % 64, dp=i % 64) for i, key in enumerate(keys)]
     for at in range(0, len(log), 31):
         batch = log[at : at + 31]

@@ -1,0 +1,203 @@
+"""Looking at a folder: the newest checkpoint head, the log headers, and which parts of which files are to be read.
+
+All of it is a few small reads, made in one go on one thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sarpstore import _format as fmt
+from sarpstore._checkpoint.head import CheckpointHead
+from sarpstore._errors import CorruptionError, NotAStoreError, StorageError
+from sarpstore._files import read_whole
+from sarpstore._log.header import LogHeader, Shape, check_writable
+from sarpstore._recovery.accept import Damage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sarpstore._files import Folder
+
+__all__ = ["Part", "Survey", "holds_store", "survey"]
+
+
+@dataclass(slots=True)
+class Part:
+    """The part of a log file that is to be scanned."""
+
+    header: LogHeader
+    begin: int
+    end: int
+    """Bytes; behind the end everything is void."""
+    previous_commit: int
+
+
+@dataclass(slots=True)
+class Survey:
+    """What a folder holds, as far as its heads and headers say."""
+
+    numbers: list[int]
+    """Of the log files, ascending."""
+    head: CheckpointHead | None
+    headers: list[LogHeader]
+    """Of the files that the tail lies in, ascending; at least one."""
+    parts: list[Part]
+    damage: list[Damage]
+
+    @property
+    def shape(self) -> Shape:
+        return self.headers[-1].shape
+
+    @property
+    def synced(self) -> int:
+        """Everything before this position is synced, by what heads and headers say."""
+        named = max(header.previous_end for header in self.headers)
+        return max(named, self.head.synced if self.head else 0)
+
+    def slots(self) -> Iterator[tuple[int, int]]:
+        """(slot, file number) of all files that are known."""
+        if self.head is not None:
+            yield from self.head.slots.items()
+        for header in self.headers:
+            yield header.slot, header.file_number
+
+    def check_writable(self) -> None:
+        """VersionError if a file has features that forbid this version to write."""
+        for header in self.headers:
+            check_writable(fmt.log_name(header.file_number), header.read_only_features)
+        if self.head is not None:
+            check_writable(fmt.checkpoint_name(self.head.number), self.head.read_only_features)
+
+
+def holds_store(names: list[str]) -> bool:
+    """Whether a folder with these names is a store, whole or damaged."""
+    return bool(fmt.numbered(names, fmt.LOG_SUFFIX) or fmt.numbered(names, fmt.CHECKPOINT_SUFFIX))
+
+
+def survey(folder: Folder, end: int | None = None) -> Survey | None:
+    """Look at the folder; None if it holds no store. CorruptionError if nothing in it can be relied on.
+
+    With `end`, a position in the log: the whole log up to there, as if there were no checkpoint.
+    """
+    names = folder.names()
+    numbers = fmt.numbered(names, fmt.LOG_SUFFIX)
+    heads = fmt.numbered(names, fmt.CHECKPOINT_SUFFIX)
+    if not numbers:
+        if not heads:
+            return None
+        raise CorruptionError(fmt.checkpoint_name(heads[-1]), None, "the log files that it belongs to are gone")
+    damage: list[Damage] = []
+    head = None
+    if end is None:
+        head = _newest_head(folder, heads, damage)
+    else:
+        numbers = [n for n in numbers if n <= fmt.position_file(end)]
+    headers = _read_headers(folder, numbers, head, damage)
+    if not headers:
+        raise CorruptionError(damage[-1].file, damage[-1].offset, damage[-1].meaning)
+    _check_uuids(folder, headers, head)
+    damage += _missing(folder, numbers, headers, head)
+    parts = _parts(folder, headers, head)
+    if end is not None and parts[-1].header.file_number == fmt.position_file(end):
+        parts[-1].end = min(parts[-1].end, fmt.position_offset(end))
+    return Survey(numbers, head, headers, parts, damage)
+
+
+def _newest_head(folder: Folder, heads: list[int], damage: list[Damage]) -> CheckpointHead | None:
+    for number in reversed(heads):
+        name = fmt.checkpoint_name(number)
+        try:
+            return CheckpointHead.decode(read_whole(folder, name), name, number)
+        except (CorruptionError, StorageError) as error:
+            damage.append(_damage_of(error, name))
+    return None
+
+
+def _damage_of(error: CorruptionError | StorageError, name: str) -> Damage:
+    if isinstance(error, CorruptionError):
+        return Damage(error.file, error.offset or 0, error.meaning, True)
+    return Damage(name, 0, str(error), True)
+
+
+def _read_headers(
+    folder: Folder, numbers: list[int], head: CheckpointHead | None, damage: list[Damage]
+) -> list[LogHeader]:
+    """Headers of the files that the tail lies in, ascending; of an older file if none of those is valid."""
+    first = fmt.position_file(head.start) if head else 0
+    headers: list[LogHeader] = []
+    for number in reversed(numbers):
+        if number < first and headers:
+            break
+        name = fmt.log_name(number)
+        try:
+            headers.append(_read_header(folder, name))
+        except (CorruptionError, StorageError) as error:
+            damage.append(_damage_of(error, name))
+    return headers[::-1]
+
+
+def _read_header(folder: Folder, name: str) -> LogHeader:
+    file = folder.open(name)
+    try:
+        data = bytearray(fmt.LOG_HEADER_BYTES)
+        return LogHeader.decode(bytes(data[: file.read_into(0, data)]), name)
+    finally:
+        file.close()
+
+
+def _missing(folder: Folder, numbers: list[int], headers: list[LogHeader], head: CheckpointHead | None) -> list[Damage]:
+    """Files that are gone, or shorter than what was synced: no crash does that."""
+    ends = {fmt.position_file(h.previous_end): fmt.position_offset(h.previous_end) for h in headers}
+    if head is not None:
+        at = fmt.position_file(head.synced)
+        ends[at] = max(ends.get(at, 0), fmt.position_offset(head.synced))
+        ends = dict.fromkeys(head.slots.values(), 0) | ends
+    out = []
+    for number, end in sorted(ends.items()):
+        name = fmt.log_name(number)
+        if number and number not in numbers:
+            out.append(Damage(name, 0, "the log file is gone, and was not retired", True))
+        elif number and end and (size := _size(folder, name)) < end:
+            out.append(Damage(name, size, f"the log file ends here, but was synced up to byte {end:,}", True))
+    return out
+
+
+def _size(folder: Folder, name: str) -> int:
+    file = folder.open(name)
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
+def _check_uuids(folder: Folder, headers: list[LogHeader], head: CheckpointHead | None) -> None:
+    shape = headers[-1].shape
+    for header in headers:
+        if header.shape != shape:
+            name = fmt.log_name(header.file_number)
+            raise NotAStoreError(
+                f"{folder.path}: {name} belongs to another store, or has other options, than the newest file"
+            )
+    if head is not None and head.uuid != shape.uuid:
+        raise NotAStoreError(f"{folder.path}: {fmt.checkpoint_name(head.number)} belongs to another store than the log")
+
+
+def _parts(folder: Folder, headers: list[LogHeader], head: CheckpointHead | None) -> list[Part]:
+    """What is to be scanned of each file: from the head's start, or from its first commit, to its end."""
+    parts = []
+    for i, header in enumerate(headers):
+        number = header.file_number
+        end = _size(folder, fmt.log_name(number)) // fmt.PAGE * fmt.PAGE
+        named = min((later.previous_end for later in headers[i + 1 :]), default=fmt.position(number + 1, 0))
+        if fmt.position_file(named) <= number:
+            end = min(end, fmt.position_offset(named) if fmt.position_file(named) == number else 0)
+        begin, commit = fmt.LOG_HEADER_BYTES, header.previous_commit
+        if head is not None and fmt.position_file(head.start) == number:
+            begin, commit = fmt.position_offset(head.start), head.commit
+        elif head is not None and fmt.position_file(head.start) > number:
+            # The start's file is gone, which is reported as damage: what is left ends before it.
+            begin, commit = end, head.commit
+        parts.append(Part(header, begin, max(begin, end), commit))
+    return parts
