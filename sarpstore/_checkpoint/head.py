@@ -134,10 +134,12 @@ def encode_image(
     return bytes(data.ljust(image_bytes(len(entries)), b"\0")), crc
 
 
-def decode_image(data: memoryview, uuid: bytes, expected: np.void, name: str) -> npt.NDArray[Any]:
+def decode_image(data: memoryview, uuid: bytes, expected: np.void) -> npt.NDArray[Any]:
     """The entries of an image that a head's partition row (`_format.PARTITION_DTYPE`) names. CorruptionError."""
-    offset = int(expected["page"]) * fmt.PAGE
     count = int(expected["entries"])
+    if not count:
+        return np.empty(0, fmt.ENTRY_DTYPE)
+    name, offset = fmt.images_name(int(expected["images_number"])), int(expected["page"]) * fmt.PAGE
     length = fmt.IMAGE_HEADER.size + 16 * count
     if len(data) < length:
         raise CorruptionError(name, offset, f"a partition image is cut short at {len(data):,} bytes")

@@ -107,17 +107,15 @@ class PartitionLoader:
 
     async def load(self, partitions: Iterable[int], priority: int = MATCHING) -> None:
         """Return once these partitions are in memory."""
-        tasks = []
-        for number in set(partitions):
-            if self._directory.partitions[number]["flags"] & LOADED:
-                continue
-            task = self._loading.get(number)
-            if task is None:
-                task = self._loading[number] = asyncio.create_task(self._load(number, priority))
-                task.add_done_callback(functools.partial(self._loaded, number))
-            tasks.append(asyncio.shield(task))
-        if tasks:
-            await asyncio.gather(*tasks)
+        flags = self._directory.partitions["flags"]
+        wanted = {number for number in partitions if not flags[number] & LOADED}
+        new = sorted(wanted - self._loading.keys())
+        if new:
+            task = asyncio.create_task(self._load(new, priority))
+            self._loading.update(dict.fromkeys(new, task))
+            task.add_done_callback(functools.partial(self._loaded, new))
+        for task in {self._loading[number] for number in wanted}:
+            await asyncio.shield(task)
 
     async def load_all(self) -> None:
         """Load what is not loaded, a few at a time; for the background."""
@@ -126,34 +124,46 @@ class PartitionLoader:
             await self.load(numbers[i : i + _AT_ONCE], BACKGROUND)
             await asyncio.sleep(0)
 
-    def _loaded(self, number: int, _: asyncio.Task[None]) -> None:
-        del self._loading[number]
+    def _loaded(self, numbers: list[int], _: asyncio.Task[None]) -> None:
+        for number in numbers:
+            del self._loading[number]
 
-    async def _load(self, number: int, priority: int) -> None:
-        row = self._directory.partitions[number]
-        key = (int(row["prefix"]), int(row["depth"]))
-        try:
-            entries = await self._read_image(self.places[key], priority)
-            self._directory.load(number, entries)
-        except (CorruptionError, StorageError, ValueError) as error:
-            self._report(error)
-            await self._load_from_log(number, *key)
-        else:
-            # At once: a partition is whole from the moment on at which it counts as loaded.
-            self._directory.apply(self._tail, self._steps[self._starts[number] : self._starts[number + 1]])
-        self.unloaded -= 1
+    async def _load(self, numbers: list[int], priority: int) -> None:
+        rows = self._directory.partitions[numbers]
+        keys = list(zip(rows["prefix"].tolist(), rows["depth"].tolist(), strict=True))
+        images = await self._read_images([self.places[key] for key in keys], priority)
+        for i, (number, key, image) in enumerate(zip(numbers, keys, images, strict=True)):
+            if i and i % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+            try:
+                if isinstance(image, BaseException):
+                    raise image
+                self._directory.load(number, decode_image(image, self._uuid, self.places[key]))
+            except (CorruptionError, StorageError, ValueError) as error:
+                self._report(error)
+                await self._load_from_log(number, *key)
+            else:
+                # At once: a partition is whole from the moment on at which it counts as loaded.
+                self._directory.apply(self._tail, self._steps[self._starts[number] : self._starts[number + 1]])
+            self.unloaded -= 1
 
-    async def _read_image(self, place: ImagePlace, priority: int) -> npt.NDArray[Any]:
-        if not place["entries"]:
-            return np.empty(0, fmt.ENTRY_DTYPE)
-        images = int(place["images_number"])
-        file = await self._open_images(images)
-        length = fmt.IMAGE_HEADER.size + 16 * int(place["entries"])
-        data = await self._scheduler.read(file, int(place["page"]) * fmt.PAGE, length, priority)
-        try:
-            return decode_image(data, self._uuid, place, fmt.images_name(images))
-        except ValueError as error:
-            raise CorruptionError(fmt.images_name(images), int(place["page"]) * fmt.PAGE, str(error)) from None
+    async def _read_images(self, places: list[ImagePlace], priority: int) -> list[memoryview | BaseException]:
+        """The images' bytes, or why they can't be read; b"" for a partition without entries."""
+        out: list[memoryview | BaseException] = [memoryview(b"")] * len(places)
+        wanted, indexes = [], []
+        for i, place in enumerate(places):
+            if not place["entries"]:
+                continue
+            try:
+                file = await self._open_images(int(place["images_number"]))
+            except StorageError as error:
+                out[i] = error
+                continue
+            wanted.append((file, int(place["page"]) * fmt.PAGE, fmt.IMAGE_HEADER.size + 16 * int(place["entries"])))
+            indexes.append(i)
+        for i, data in zip(indexes, await self._scheduler.try_read_many(wanted, priority), strict=True):
+            out[i] = data
+        return out
 
     async def _load_from_log(self, number: int, prefix: int, depth: int) -> None:
         """A damaged image costs time, nothing else: the log has it all."""

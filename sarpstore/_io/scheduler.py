@@ -210,6 +210,28 @@ class Scheduler:
             raise waiter.error
         return buffer[: _length_before_end(waiter.results)].toreadonly()
 
+    async def try_read_many(
+        self, wanted: Sequence[tuple[File, int, int]], priority: int = BACKGROUND
+    ) -> list[memoryview | BaseException]:
+        """`(file, offset, length)` ranges of at most 1 MiB each, in the order asked for, each as a read-only view.
+
+        A view is shorter where the file ends; a range that cannot be read is its error. Nothing is shared.
+        """
+        self._check_open()
+        waiter = _Waiter(self._loop.create_future(), len(wanted))
+        buffers = [self.backend.allocate(length) for _, _, length in wanted]
+        for index, (file, offset, length) in enumerate(wanted):
+            assert 0 < length <= _PIECE_BYTES
+            self._queues[priority].append(_PieceRead(file, offset, priority, buffers[index], waiter, index))
+        self._pieces += len(wanted)
+        if wanted:
+            self._schedule_gather()
+            await waiter.future
+        return [
+            result if isinstance(result, BaseException) else buffer[:result].toreadonly()
+            for result, buffer in zip(waiter.results, buffers, strict=True)
+        ]
+
     async def run(self, function: Callable[[*_Arguments], _Result], *args: *_Arguments) -> _Result:
         """Call the function on the one thread for writes, syncs and renames, after all earlier ones have ended.
 

@@ -14,6 +14,7 @@ from io_helpers import GatedFile, memory_file
 
 from sarpstore._errors import OptionError
 from sarpstore._io import ReadJob, Scheduler, ThreadBackend
+from sarpstore._io.backend import CallJob
 from sarpstore._io.threads import Completions
 
 
@@ -27,17 +28,28 @@ class TestOneReadThread(BackendSuite):
         return ThreadBackend(read_threads=1)
 
 
-async def test_threads_are_named_and_end_with_the_backend():
+async def test_threads_start_with_their_work_and_end_with_the_backend():
     backend = ThreadBackend(read_threads=2)
     before = set(threading.enumerate())
-    backend.start(asyncio.get_running_loop(), lambda jobs: None)
+    ended = []
+    backend.start(asyncio.get_running_loop(), ended.extend)
+
+    def names() -> list[str]:
+        return sorted(thread.name for thread in set(threading.enumerate()) - before)
+
+    assert names() == []
+    backend.call(CallJob(len, ([],)))
+    assert names() == ["sarpstore-write"]
+    backend.call(CallJob(len, ([],), background=True))
+    file = GatedFile(memory_file())
+    backend.submit([ReadJob(file, 0, [backend.allocate(4096)])])
+    assert names() == ["sarpstore-background", "sarpstore-read-0", "sarpstore-write"]
+    backend.submit([ReadJob(file, 0, [backend.allocate(4096)]) for _ in range(5)])
+    assert names() == ["sarpstore-background", "sarpstore-read-0", "sarpstore-read-1", "sarpstore-write"]
     started = set(threading.enumerate()) - before
-    assert sorted(thread.name for thread in started) == [
-        "sarpstore-background",
-        "sarpstore-read-0",
-        "sarpstore-read-1",
-        "sarpstore-write",
-    ]
+    file.gate.set()
+    while len(ended) < 8:
+        await asyncio.sleep(0.001)
     backend.stop()
     assert not any(thread.is_alive() for thread in started)
 

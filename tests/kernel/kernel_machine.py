@@ -99,7 +99,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Reopen:
-    """Close and open again, from the images and the log's tail; only `at_once` partitions are loaded before their use."""
+    """Close and open again, from the images and the log's tail; all but `at_once` partitions are loaded on use."""
 
     order: int
     at_once: int

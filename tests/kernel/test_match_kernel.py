@@ -185,6 +185,31 @@ def image_bytes(directory: DivergenceDirectory) -> list[bytes]:
     return [directory.image(number).tobytes() for number in range(directory.c.partition_count)]
 
 
+@pytest.mark.parametrize("left", [1, 2, 19, 20, 63])
+def test_an_entry_may_claim_less_than_its_record(left: int) -> None:
+    machine = Machine(SETUP)
+    path, branch = "a" * 64, "a" * 10 + "b" * 54
+    machine.apply(insert(path))
+    machine.apply(insert(branch, 1))
+    machine.settle()
+    entries = machine.directory.image(0).copy()
+    for entry in entries:
+        d = int(entry["word1"]) >> 12 & 63
+        entry["word1"] = int(entry["word1"]) & ~(63 << 18) | (max(left, d + 1) - 1) << 18
+    parts = machine._empty_partitions()
+    parts["entries"], parts["blocks"] = 2, left + max(left, 11) - 10
+    machine.directory = machine._new_directory()
+    machine._start(machine.directory, parts)
+    machine.directory.load(0, entries)
+    for held in machine.twin.directory._entries.values():
+        for entry in held:
+            entry.n = max(left, entry.d + 1)
+    machine.damaged = True  # shorter than the dict
+    for each in (path, branch, path[:30], branch[:5]):
+        assert machine.check(ids_of(each), 0, 0) == min(len(each), max(left, 11) if "b" in each else left)
+    machine.run([insert(path, 2), insert(branch, 3), Query(path, 0, 0), Query(branch, 0, 0), Replay(0, 2)])
+
+
 def test_a_full_directory_refuses_an_insertion_whole() -> None:
     machine = Machine(SETUP)
     directory = DivergenceDirectory(SECRET, 30 * fmt.PAGE)
