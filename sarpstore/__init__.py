@@ -10,7 +10,7 @@ a crash.
         match = await llama.match(tokens)
 """
 
-from sarpstore._engine import Match, Namespace, Stats, Store
+from sarpstore._engine import Match, Namespace, Stats, Store, published_stats
 from sarpstore._engine import open_store as open  # noqa: A004 - `sarpstore.open` is how it reads
 from sarpstore._errors import (
     ClosedError,
@@ -64,4 +64,5 @@ __all__ = [
     "VersionError",
     "WrongLoopError",
     "open",
+    "published_stats",
 ]

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import aiofiles
 import msgspec
 
 from sarpstore import _format as fmt
 from sarpstore._clock import wall_ms
+from sarpstore._engine.results import Stats
+from sarpstore._errors import CorruptionError, NotAStoreError, StorageError
 from sarpstore._kernel import crc32c
+from sarpstore._log.header import check_version
 
 if TYPE_CHECKING:
-    from sarpstore._engine.results import Stats
     from sarpstore._files import Folder
 
-__all__ = ["publish_stats"]
+__all__ = ["publish_stats", "published_stats"]
 
 
 def publish_stats(folder: Folder, uuid: bytes, stats: Stats) -> None:
@@ -33,3 +36,29 @@ def publish_stats(folder: Folder, uuid: bytes, stats: Stats) -> None:
     finally:
         file.close()
     folder.rename(temporary, fmt.STATS_NAME)
+
+
+async def published_stats(path: str | os.PathLike[str]) -> Stats:
+    """What the writer of the store in folder `path` last published about it; a second ago at most, while it lives.
+
+    For another process, such as a metrics exporter: it opens nothing of the store but this file, and does not hold the
+    event loop. NotAStoreError if nothing was published, CorruptionError for a damaged file.
+    """
+    name = os.path.join(os.fspath(path), fmt.STATS_NAME)  # noqa: PTH118 - a string is what the errors name
+    try:
+        async with aiofiles.open(name, "rb") as file:
+            data = await file.read()
+    except FileNotFoundError:
+        raise NotAStoreError(f"{name}: no writer has published statistics here") from None
+    except OSError as error:
+        raise StorageError.of("read", name, error.errno or 0) from error
+    if len(data) < fmt.STATS_HEADER.size or data[:8] != fmt.MAGIC_STATS:
+        raise CorruptionError(name, 0, "not a statistics file")
+    _, crc, major, _, _, _, length, _ = fmt.STATS_HEADER.unpack_from(data)
+    check_version(name, major, (0, 0, 0))
+    if len(data) != fmt.STATS_HEADER.size + length or crc32c(data[fmt.CRC_FROM :]) != crc:
+        raise CorruptionError(name, fmt.CRC_AT, "the statistics' checksum or length does not hold")
+    try:
+        return msgspec.json.decode(data[fmt.STATS_HEADER.size :], type=Stats)
+    except msgspec.DecodeError as error:
+        raise CorruptionError(name, fmt.STATS_HEADER.size, f"the statistics are of another version ({error})") from None

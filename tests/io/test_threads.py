@@ -32,7 +32,14 @@ async def test_threads_start_with_their_work_and_end_with_the_backend():
     backend = ThreadBackend(read_threads=2)
     before = set(threading.enumerate())
     ended = []
-    backend.start(asyncio.get_running_loop(), ended.extend)
+    all_ended = asyncio.Event()
+
+    def completed(jobs: list) -> None:
+        ended.extend(jobs)
+        if len(ended) == 8:
+            all_ended.set()
+
+    backend.start(asyncio.get_running_loop(), completed)
 
     def names() -> list[str]:
         return sorted(thread.name for thread in set(threading.enumerate()) - before)
@@ -48,8 +55,7 @@ async def test_threads_start_with_their_work_and_end_with_the_backend():
     assert names() == ["sarpstore-background", "sarpstore-read-0", "sarpstore-read-1", "sarpstore-write"]
     started = set(threading.enumerate()) - before
     file.gate.set()
-    while len(ended) < 8:
-        await asyncio.sleep(0.001)
+    await all_ended.wait()
     backend.stop()
     assert not any(thread.is_alive() for thread in started)
 
