@@ -57,7 +57,7 @@ class Options:
     """When an insertion is synced: `sync_interval_ms` after it at most, before it returns, or at `sync()` only."""
     sync_interval_ms: int = 50
     """Milliseconds between group commits, 1 to 60,000."""
-    log_file_bytes: int = 8 << 20
+    log_file_bytes: int = 4 << 20
     """A log file is sealed at this size, 1 MiB to 1 GiB. A sealed file is recovered from its summary, the open one from
     its records; a store has at most 65,535 files."""
     cache_bytes: int = 64 << 20

@@ -48,17 +48,17 @@ _FIXED_MS: Final = 10
 def checkpoint_due(
     log_bytes: int, replay_bytes: int, directory_bytes: int, replay_bytes_per_ms: float, target_ms: int
 ) -> bool:
-    """Whether the log since the last checkpoint is twice the directory's size, or recovery would pass its target.
+    """Whether the log since the last checkpoint has passed the directory's size, or recovery would pass its target.
 
     Hashed keys dirty every partition quickly, so a checkpoint costs about the directory's size: by the first rule
-    checkpoints write half as many bytes as the log does. `replay_bytes` is what a recovery would read: the open file's
-    records and the others' summaries. Half the target is left for what comes while the checkpoint is written. Below
+    checkpoints write at most as many bytes as the log does. `replay_bytes` is what a recovery would read: the open
+    file's records and the others' summaries. Half the target is left for what comes while it is written. Below
     4 MiB of log, or a quarter of the directory's size, none is due: summaries keep recovery short without it.
     """
     allowed = replay_bytes_per_ms * max(1, target_ms - _FIXED_MS) / 2
     if log_bytes < max(_LOG_BYTES_MIN, directory_bytes / 4):
         return False
-    return log_bytes >= 2 * directory_bytes or replay_bytes >= allowed
+    return log_bytes >= directory_bytes or replay_bytes >= allowed
 
 
 @dataclass(slots=True)

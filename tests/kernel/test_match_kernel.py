@@ -96,11 +96,16 @@ BRANCH = "a" * 20 + "b" * 60
         ],
         [insert("a" * 9), insert("b" * 9, 1), *(Collide(0, "b" * 9, 0, None, 9, 0, (0, 0)) for _ in range(5))],
         [insert("a" * 64), insert("b" * 200, 1), Collide(0, "a" * 80, 64, 7, 9, 0, (0, 0)), insert("a" * 200, 2)],
+        [
+            *(insert("a" * 30), insert("a" * 10 + "b" * 10, 1), insert("a" * 8 + "c" * 20, 2)),
+            *(Collide(1, "a" * 8 + "c" * 20, 10, None, 20, 0, (0, 0)), Query("a" * 8 + "c" * 20, 0, 0)),
+        ],
         [insert("a" * 64), Collide(0, "a" * 140, 64, 0, 64, 0, (0, 0)), Collide(0, "a" * 140, 128, 0, 9, 5, (0, 0))],
     ],
     ids=[
         *("damaged owner inside a window", "damaged root", "superseding again and again", "images", "images at once"),
-        *("equal keys", "an equal key in place of a root", "equal keys in place of roots"),
+        *("equal keys", "an equal key in place of a root"),
+        *("an equal key on the same path, further on than it is shared", "equal keys in place of roots"),
     ],
 )
 @pytest.mark.parametrize("scalar", [False, True])
@@ -183,6 +188,32 @@ def test_of_more_equal_keys_than_are_looked_at_none_is_claimed() -> None:
 
 def image_bytes(directory: DivergenceDirectory) -> list[bytes]:
     return [directory.image(number).tobytes() for number in range(directory.c.partition_count)]
+
+
+def test_equal_ids_in_another_window_or_behind_another_prefix_are_not_held() -> None:
+    # Engines bring ids of their own: these do not chain.
+    first, second, third = ids_of("a" * 64), ids_of("b" * 64), ids_of("c" * 64)
+    machine = Machine(SETUP)
+    for number, ids in enumerate((first + first, second + third)):
+        locations = locations_of("a" * len(ids), number)
+        status, _, records = machine.kernel_insert(ids, locations, 0, 0)
+        assert status == lib.SARP_OK
+        machine.twin.insert_at(ids, locations, 0, 0, [position for position, _ in records])
+    machine.damaged = True  # the dict knows ids alone
+    machine.oracle.insert(first * 3, locations_of("a" * 192, 0), 0, 0)
+    machine.oracle.insert(second + third, locations_of("a" * 128, 1), 0, 0)
+    assert machine.check(first * 3, 0, 0) == 128
+    assert machine.check(first + third, 0, 0) == 64
+    assert machine.check(second + third[:9], 0, 0) == 73
+    assert machine.check(third, 0, 0) == 0
+
+
+@pytest.mark.parametrize(("holder", "namespace"), [(1, 0), (0, 1), (2**32 - 1, 2**64 - 1)])
+def test_a_record_of_another_holder_or_namespace_under_an_equal_key_is_not_held(holder: int, namespace: int) -> None:
+    machine = Machine(SETUP)
+    machine.run([insert("a" * 80), Collide(0, "a" * 80, 0, None, 64, 0, (holder, namespace))])
+    assert machine.check(ids_of("a" * 80), holder, namespace) == 0
+    assert machine.check(ids_of("a" * 80), 0, 0) == 80
 
 
 @pytest.mark.parametrize("left", [1, 2, 19, 20, 63])
