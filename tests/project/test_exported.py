@@ -42,5 +42,5 @@ def test_the_readme_example_runs(tmp_path: Path, monkeypatch) -> None:  # type: 
     out: list[str] = []
     exec(
         compile(example, "README.md", "exec"), {"print": lambda *a: out.append(" ".join(map(str, a))), "__name__": "x"}
-    )  # noqa: S102
+    )
     assert out, "the example prints what it found"
