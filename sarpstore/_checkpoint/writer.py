@@ -19,7 +19,7 @@ from sarpstore._checkpoint.head import CheckpointHead, NamespaceEntry, encode_im
 from sarpstore._checkpoint.loader import places_by_range
 from sarpstore._directory import DIRTY, LOADED, DivergenceDirectory
 from sarpstore._errors import CorruptionError, StorageError
-from sarpstore._files import read_whole
+from sarpstore._files import read_whole, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -214,13 +214,8 @@ class Checkpointer:
 
     def _may_share(self) -> bool:
         """Whether the image files are small enough to share images in them (on the thread for writes)."""
-        held = 0
-        for number in fmt.numbered(self._folder.names(), fmt.IMAGES_SUFFIX):
-            file = self._folder.open(fmt.images_name(number))
-            try:
-                held += file.size()
-            finally:
-                file.close()
+        numbers = fmt.numbered(self._folder.names(), fmt.IMAGES_SUFFIX)
+        held = sum(size_of(self._folder, fmt.images_name(number)) for number in numbers)
         return held <= _IMAGES_SHARE_MAX * max(int(self._directory.c.entries) * 16, _WRITE_BYTES)
 
 

@@ -11,6 +11,7 @@ from sarpstore import _format as fmt
 from sarpstore._checkpoint import Checkpointer, checkpoint_due
 from sarpstore._engine.publish import publish_stats
 from sarpstore._errors import FailedError, SarpError
+from sarpstore._files import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -27,6 +28,7 @@ _log = logging.getLogger("sarpstore")
 _CHECK_S: Final = 0.05
 _START_AFTER_S: Final = 0.05
 _PUBLISH_S: Final = 1.0
+_RETRY_S: Final = 10.0
 # What replaying a log is taken to cost until an open has measured it, and the least that counts as a measurement.
 _REPLAY_BYTES_PER_MS: Final = 500_000.0
 _MEASURED_BYTES_MIN: Final = 4 << 20
@@ -160,6 +162,7 @@ class Background:
                 return  # nothing is written any more; the caller is told at every insertion
             except SarpError as error:
                 _log.warning("a checkpoint failed, the last one stands: %s", error)
+                await asyncio.sleep(_RETRY_S)
 
     async def _publish_each_second(self) -> None:
         while True:
@@ -183,12 +186,5 @@ def _last_number(folder: Folder) -> int:
 
 def _log_bytes(folder: Folder, newest: int) -> int:
     """Bytes of the log files up to that number: what is newer, the writer counts."""
-    total = 0
-    for number in fmt.numbered(folder.names(), fmt.LOG_SUFFIX):
-        if number <= newest:
-            file = folder.open(fmt.log_name(number))
-            try:
-                total += file.size()
-            finally:
-                file.close()
-    return total
+    numbers = fmt.numbered(folder.names(), fmt.LOG_SUFFIX)
+    return sum(size_of(folder, fmt.log_name(number)) for number in numbers if number <= newest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sarpstore._files.faulty import Fault, FaultyFolder, Operation
-from sarpstore._files.interface import LOCK_NAME, File, Folder, ReadableBuffer, WritableBuffer, read_whole
+from sarpstore._files.interface import LOCK_NAME, File, Folder, ReadableBuffer, WritableBuffer, read_whole, size_of
 from sarpstore._files.memory import CrashMode, MemoryFolder
 from sarpstore._files.real import RealFile, RealFolder
 
@@ -21,4 +21,5 @@ __all__ = [
     "RealFolder",
     "WritableBuffer",
     "read_whole",
+    "size_of",
 ]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["LOCK_NAME", "File", "Folder", "ReadableBuffer", "WritableBuffer", "read_whole"]
+__all__ = ["LOCK_NAME", "File", "Folder", "ReadableBuffer", "WritableBuffer", "read_whole", "size_of"]
 
 LOCK_NAME = "LOCK"
 
@@ -92,5 +92,14 @@ def read_whole(folder: Folder, name: str) -> bytes:
     try:
         data = bytearray(file.size())
         return bytes(data[: file.read_into(0, data)])
+    finally:
+        file.close()
+
+
+def size_of(folder: Folder, name: str) -> int:
+    """The size of a file that is not open, in bytes."""
+    file = folder.open(name)
+    try:
+        return file.size()
     finally:
         file.close()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sarpstore import _format as fmt
 from sarpstore._checkpoint.head import CheckpointHead
 from sarpstore._errors import CorruptionError, NotAStoreError, StorageError
-from sarpstore._files import read_whole
+from sarpstore._files import read_whole, size_of
 from sarpstore._log.header import LogHeader, Shape, check_writable
 from sarpstore._recovery.accept import Damage
 
@@ -159,17 +159,9 @@ def _missing(folder: Folder, numbers: list[int], headers: list[LogHeader], head:
         name = fmt.log_name(number)
         if number and number not in numbers:
             out.append(Damage(name, 0, "the log file is gone, and was not retired", True))
-        elif number and end and (size := _size(folder, name)) < end:
+        elif number and end and (size := size_of(folder, name)) < end:
             out.append(Damage(name, size, f"the log file ends here, but was synced up to byte {end:,}", True))
     return out
-
-
-def _size(folder: Folder, name: str) -> int:
-    file = folder.open(name)
-    try:
-        return file.size()
-    finally:
-        file.close()
 
 
 def _check_uuids(folder: Folder, headers: list[LogHeader], head: CheckpointHead | None) -> None:
@@ -189,7 +181,7 @@ def _parts(folder: Folder, headers: list[LogHeader], head: CheckpointHead | None
     parts = []
     for i, header in enumerate(headers):
         number = header.file_number
-        end = _size(folder, fmt.log_name(number)) // fmt.PAGE * fmt.PAGE
+        end = size_of(folder, fmt.log_name(number)) // fmt.PAGE * fmt.PAGE
         named = min((later.previous_end for later in headers[i + 1 :]), default=fmt.position(number + 1, 0))
         if fmt.position_file(named) <= number:
             end = min(end, fmt.position_offset(named) if fmt.position_file(named) == number else 0)

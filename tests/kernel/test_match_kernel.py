@@ -100,12 +100,17 @@ BRANCH = "a" * 20 + "b" * 60
             *(insert("a" * 30), insert("a" * 10 + "b" * 10, 1), insert("a" * 8 + "c" * 20, 2)),
             *(Collide(1, "a" * 8 + "c" * 20, 10, None, 20, 0, (0, 0)), Query("a" * 8 + "c" * 20, 0, 0)),
         ],
+        [insert("a" * 30), Collide(0, "a" * 30, 10, None, 20, 0, (0, 0)), Query("a" * 30, 0, 0), insert("a" * 40, 2)],
         [insert("a" * 64), Collide(0, "a" * 140, 64, 0, 64, 0, (0, 0)), Collide(0, "a" * 140, 128, 0, 9, 5, (0, 0))],
     ],
     ids=[
         *("damaged owner inside a window", "damaged root", "superseding again and again", "images", "images at once"),
         *("equal keys", "an equal key in place of a root"),
-        *("an equal key on the same path, further on than it is shared", "equal keys in place of roots"),
+        *(
+            "an equal key on the same path, further on than it is shared",
+            "a record under another d",
+            "equal keys in place of roots",
+        ),
     ],
 )
 @pytest.mark.parametrize("scalar", [False, True])

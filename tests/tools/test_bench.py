@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 import pytest
-from sarpstore_tools.bench import figures, shapes
+from sarpstore_tools.bench import figures, killing, recovery, shapes, sizes
 from sarpstore_tools.bench.killing import Samples, read_samples
 from sarpstore_tools.bench.machine import this_machine
 from sarpstore_tools.main import main
@@ -59,13 +59,64 @@ def test_directory_finds_the_greatest_slack_and_bytes_a_block(capsys, tmp_path):
 
 def test_recovery_opens_a_killed_store_again_and_again(capsys, tmp_path):
     status, out, found = bench(
-        capsys, tmp_path, "recovery", "--blocks", "1e4", "--shape", "branching", "--repeats", "2", "--no-targets"
+        capsys,
+        tmp_path,
+        *("recovery", "--blocks", "1e4", "--shape", "branching", "--kills", "2", "--repeats", "2", "--no-targets"),
     )
     assert (status, found["failures"]) == (0, []), out
-    measured = values(found)
-    assert measured["branching, 10,000: first answer"] >= measured["branching, 10,000: open() alone"] > 0
-    assert measured["branching, 10,000: first answer, no checkpoint"] > 0
+    measured = {figure["name"].removeprefix("branching 1e4: "): figure for figure in found["figures"]}
+    assert measured["first answer"]["value"] >= measured["open() alone"]["value"] > 0
+    assert (measured["first answer"]["repeats"], measured["log to replay"]["repeats"]) == (4, 2)
+    assert measured["blocks found"]["greatest"] > measured["blocks found"]["least"] >= 1e4
+    assert measured["answer, log alone"]["value"] > 0
     assert "posix_fadvise" in out
+    kills = next(line for line in found["method"] if line.startswith("branching 1e4: kills "))
+    assert kills.count(" ms") == 2
+    for name, figure in measured.items():
+        line = next(line for line in out.splitlines() if f" branching 1e4: {name} " in line)
+        assert figures.number(figure["value"]) in line
+
+
+def test_the_moments_of_kills_depend_on_the_seed_alone(tmp_path):
+    class Writer:
+        process = type("Process", (), {"poll": lambda self: None})()
+
+        def kill(self):
+            pass
+
+    def moments(seed):
+        killed = recovery._Killed(tmp_path, "plain", 1000, seed, None, keep=False)
+        return [killed._kill(Writer(), (0.0, 0.01)) for _ in range(3)]
+
+    assert moments(1) == moments(1) != moments(2)
+    assert all(0 <= moment <= 0.01 for moment in moments(1))
+
+
+def test_kills_must_agree_among_their_openings_and_lose_nothing(tmp_path):
+    def opening(blocks, answer_ms=1.0):
+        opened = killing.Opened(open_ms=0.5, answer_ms=answer_ms, wrong="", checkpoint_position=0, unloaded=0)
+        return opened, killing.Loaded(2.0, blocks, 16, [])
+
+    killed = recovery._Killed(tmp_path, "plain", 1000, 0, None, keep=False)
+    first = killed._checked(0, 0.1, [opening(10, 7.0), opening(10, 1.0), opening(10, 2.0)], [opening(10)], [])
+    second = killed._checked(1, 0.1, [opening(12, 4.0)], [], [first])
+    assert (first.answer_ms, second.answer_ms, killed._failures) == (2.0, 4.0, [])
+    killed._checked(0, 0.1, [opening(10)], [opening(9)], [])
+    killed._checked(2, 0.1, [opening(11)], [], [first, second])
+    killed._checked(2, 0.1, [opening(12), opening(13)], [], [first, second])
+    assert [text.split(":")[0] for text in killed._failures] == [f"plain 1e3, kill {i}" for i in (1, 3, 3)]
+
+
+def test_a_figure_of_groups_is_the_median_of_medians():
+    figure = figures.measured_in_groups("x", "ms", [[1.0, 9.0, 2.0], [5.0, 5.0, 5.0], [0.5, 30.0, 30.0]])
+    assert (figure.value, figure.least, figure.greatest, figure.repeats) == (5.0, 0.5, 30.0, 9)
+
+
+def test_short_sizes_are_read_as_they_are_shown():
+    shown = {1: "1", 100: "100", 1000: "1e3", 10**7: "1e7", 2_500_000: "2.5e6", 12_000: "1.2e4", 12_345: "12345"}
+    for size, text in shown.items():
+        assert sizes.short(size) == text
+        assert sizes.several_sizes(None, None, text) == [size]
 
 
 @pytest.mark.parametrize(
@@ -74,6 +125,8 @@ def test_recovery_opens_a_killed_store_again_and_again(capsys, tmp_path):
         ("recovery", "--blocks", "none"),
         ("recovery", "--blocks", "0"),
         ("recovery", "--shape", "bogus"),
+        ("recovery", "--kills", "0"),
+        ("recovery", "--seed", "-1"),
         ("core", "--repeats", "0"),
         ("directory", "--max-entries", "1e3", "--min-entries", "1e4"),
         ("directory", "--store", "/dev/null"),

@@ -23,6 +23,7 @@ WIDTH_MIN = 120
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """One measured figure: the median of `repeats` measurements, the least and the greatest of them, in `unit`.
 
+    Measurements may be of several groups (`measured_in_groups`): then it is the median of the groups' medians.
     `target` is the most that it may be, or the least where `more_is_better`; None: it is only shown. `ratio` compares
     the median with a reference that was measured in the same run (`method` says which), so that figures of two machines
     can be compared.
@@ -78,6 +79,20 @@ def measured(name: str, unit: str, values: Sequence[float], **rest: Any) -> Figu
     )
 
 
+def measured_in_groups(name: str, unit: str, groups: Sequence[Sequence[float]], **rest: Any) -> Figure:
+    """The figure of several groups of repeated measurements: the median of their medians."""
+    values = [value for group in groups for value in group]
+    return Figure(
+        name=name,
+        unit=unit,
+        value=statistics.median(statistics.median(group) for group in groups),
+        least=min(values),
+        greatest=max(values),
+        repeats=len(values),
+        **rest,
+    )
+
+
 json_option = click.option("--json", "json_file", type=click.File("wb"), help="Also write everything to FILE as JSON.")
 
 
@@ -114,19 +129,22 @@ def show(report: Report) -> None:
 
 def _table(report: Report) -> Table:
     table = Table(title=report.command, title_justify="left", title_style="bold")
-    table.add_column("figure")
-    for column in ("median", "least … greatest", "target", "", "ratio"):
-        table.add_column(column, justify="right")
+    compared = any(figure.ratio is not None for figure in report.figures)
+    # A figure's name and its values stay on one line, for people and for grep: only notes wrap.
+    table.add_column("figure", no_wrap=True)
+    for column in ("median", "least … greatest", "target", "", *(["ratio"] if compared else [])):
+        table.add_column(column, justify="right", no_wrap=True)
     table.add_column("note")
     for figure in report.figures:
         spread = f"{number(figure.least)} … {number(figure.greatest)}" if figure.repeats > 1 else ""
+        ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}x"
         table.add_row(
             escape(figure.name),
             f"{number(figure.value)} {figure.unit}".strip(),
             spread,
             _target(figure),
             _mark(figure),
-            "" if figure.ratio is None else f"{figure.ratio:.2f}x",
+            *([ratio] if compared else []),
             escape(figure.note),
         )
     return table

@@ -1,7 +1,7 @@
 """The processes of `sarpstore bench recovery`, started by it only.
 
-One builds a store and goes on inserting until it is killed; another waits with everything imported, opens the store
-when told, and times its first answer.
+One builds a store and goes on inserting until it is killed; another opens it after that, goes on inserting, and is
+killed in its turn; a third waits with everything imported, opens the store when told, and times its first answer.
 """
 
 from __future__ import annotations
@@ -41,6 +41,15 @@ class BuildJob(msgspec.Struct, tag=True, kw_only=True):
     seed: int
 
 
+class GoOnJob(msgspec.Struct, tag=True, kw_only=True):
+    """Open a store that was built, and insert more blocks of its shape until killed: other blocks for each `round`."""
+
+    store: str
+    shape: Literal["plain", "branching"]
+    seed: int
+    round: int
+
+
 class OpenJob(msgspec.Struct, tag=True, kw_only=True):
     """Wait, open `store` when told, ask query number `sample`; then load everything, ask them all, and be killed."""
 
@@ -62,6 +71,10 @@ class Built(msgspec.Struct, tag=True):
     blocks: int
     segments: int
     seconds: float
+
+
+class GoingOn(msgspec.Struct, tag=True):
+    """The store is open again, and the first new blocks are inserted."""
 
 
 class Ready(msgspec.Struct, tag=True):
@@ -100,7 +113,7 @@ class Loaded(msgspec.Struct, tag=True):
     wrong: list[str]
 
 
-Message = Building | Built | Ready | Reading | Opened | Loaded
+Message = Building | Built | GoingOn | Ready | Reading | Opened | Loaded
 
 
 class Samples:
@@ -140,11 +153,17 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A torn tail is what a kill leaves: no news here.
     logging.getLogger("sarpstore").setLevel(logging.ERROR)
-    job: BuildJob | OpenJob = msgspec.json.decode(sys.argv[1], type=BuildJob | OpenJob)
+    job: BuildJob | GoOnJob | OpenJob = msgspec.json.decode(sys.argv[1], type=BuildJob | GoOnJob | OpenJob)
     parent = Parent()
     try:
         with asyncio.Runner(loop_factory=event_loop()[1]) as runner:
-            runner.run(_build(job, parent) if isinstance(job, BuildJob) else _open(job, parent))
+            match job:
+                case BuildJob():
+                    runner.run(_build(job, parent))
+                case GoOnJob():
+                    runner.run(_go_on(job, parent))
+                case OpenJob():
+                    runner.run(_open(job, parent))
     except BrokenPipeError:
         return 2  # The parent is gone: nobody is left to tell.
     except (sarpstore.SarpError, OSError) as error:
@@ -176,6 +195,18 @@ async def _build(job: BuildJob, parent: Parent) -> None:
             elif time.monotonic() - reported > PROGRESS_SECONDS:
                 reported = time.monotonic()
                 parent.send(Building(held))
+
+
+async def _go_on(job: GoOnJob, parent: Parent) -> None:
+    told = False
+    async with sarpstore.open(job.store, create=False) as store:
+        namespace = store.namespace(NAMESPACE)
+        for ids in SHAPES[job.shape](np.random.default_rng([job.seed, job.round])):
+            await namespace.insert_ids(ids, locations_of(ids))
+            await asyncio.sleep(0)  # As in _build.
+            if not told:
+                parent.send(GoingOn())
+                told = True
 
 
 async def _open(job: OpenJob, parent: Parent) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import statistics
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,36 +14,74 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from sarpstore_tools.bench.figures import Figure, Report, finish, measured, report_options
+from sarpstore_tools.bench.figures import (
+    Figure,
+    Report,
+    finish,
+    measured,
+    measured_in_groups,
+    report_options,
+)
 from sarpstore_tools.bench.folders import UnusableFolderError, store_option, work_folder
-from sarpstore_tools.bench.killing import Building, BuildJob, Built, Loaded, Message, Opened, OpenJob, Reading, Ready
+from sarpstore_tools.bench.killing import (
+    SAMPLES,
+    Building,
+    BuildJob,
+    Built,
+    GoingOn,
+    GoOnJob,
+    Loaded,
+    Message,
+    Opened,
+    OpenJob,
+    Reading,
+    Ready,
+)
 from sarpstore_tools.bench.machine import this_machine
-from sarpstore_tools.bench.sizes import several_sizes
+from sarpstore_tools.bench.sizes import several_sizes, short
 from sarpstore_tools.bench.worker import Failed, Worker, WorkerError
 from sarpstore_tools.recovery import drop_page_cache
 from sarpstore_tools.specreader.folder import kind_of, log_name, signature
 from sarpstore_tools.specreader.structures import place
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 Shape = Literal["plain", "branching"]
 
 MODULE = "sarpstore_tools.bench.killing"
 KILL_AFTER_SECONDS = (0.02, 0.5)
-"""The kill comes at a random moment in this interval after the sync."""
+"""The first kill comes at a random moment in this interval after the sync."""
+KILL_AGAIN_SECONDS = (0.1, 0.6)
+"""Every other kill comes at a random moment in this interval after the first insertion into the store opened again."""
 
 ANSWER_TARGET_MS = 30.0
 RATIO_TARGET = 1.5
 
 
 class Recovered(msgspec.Struct, kw_only=True):
-    """One killed store: its figures (times in milliseconds), and what was wrong."""
+    """One store, killed several times: its figures (times in milliseconds), each kill in words, what was wrong."""
 
     figures: list[Figure]
+    kills: str
     failures: list[str]
     answer_ms: float
     page_cache: list[tuple[str, int, int]]
+
+
+class _Kill(msgspec.Struct, kw_only=True):
+    """One kill, `after_seconds` of inserting: log bytes behind the checkpoint, and what the openings found."""
+
+    after_seconds: float
+    tail: int
+    blocks: int
+    openings: list[tuple[Opened, Loaded]]
+
+    @property
+    def answer_ms(self) -> float:
+        """The median over the openings."""
+        return statistics.median(opened.answer_ms for opened, _ in self.openings)
 
 
 @click.command("recovery", short_help="From kill -9 to the first right answer.")
@@ -50,8 +89,15 @@ class Recovered(msgspec.Struct, kw_only=True):
     "--blocks", callback=several_sizes, default="1e6,1e7", show_default=True, help="Sizes of the stores, in blocks."
 )
 @click.option("--shape", type=click.Choice(["plain", "branching", "both"]), default="both", show_default=True)
-@click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Openings of each store.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the blocks and of the kill's moment.")
+@click.option("--kills", type=click.IntRange(min=1), default=5, show_default=True, help="Kills of each store's writer.")
+@click.option("--repeats", type=click.IntRange(min=1), default=3, show_default=True, help="Openings after each kill.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of the blocks and of the kills' moments.",
+)
 @store_option
 @report_options
 @click.pass_context
@@ -59,21 +105,24 @@ def recovery_command(
     context: click.Context,
     blocks: list[int],
     shape: str,
+    kills: int,
     repeats: int,
     seed: int,
     store: Path | None,
     json_file: Any,
     targets: bool,
 ) -> None:
-    """Build stores, kill their writer (SIGKILL) while it inserts, and time how soon another process answers.
+    """Build stores, kill their writers (SIGKILL) while they insert, and time how soon another process answers.
 
     Milliseconds from calling open() to the first right answer, locations included, in a fresh process that has imported
     everything, the page cache of the store's files dropped. Every repeat opens the same files (hard links to them) and
-    then loads all partitions. At last every checkpoint is left out, and the log alone is opened.
+    then loads all partitions. After the first kill, the log alone is opened too, without any checkpoint. Then another
+    writer opens the store, goes on inserting, and is killed, until there were --kills; the medians are over the kills.
     """
     shapes: list[Shape] = ["plain", "branching"] if shape == "both" else [shape]  # type: ignore[list-item]
     figures: list[Figure] = []
     failures: list[str] = []
+    moments: list[str] = []
     cache: list[tuple[str, int, int]] = []
     with work_folder(store) as folder, _progress() as progress:
         machine = this_machine(folder)
@@ -81,11 +130,12 @@ def recovery_command(
             answers = []
             for size in blocks:
                 try:
-                    found = _Killed(folder, one, size, seed, progress, keep=store is not None).run(repeats)
+                    found = _Killed(folder, one, size, seed, progress, keep=store is not None).run(kills, repeats)
                 except WorkerError as error:
                     raise UnusableFolderError(f"{one}, {size:,} blocks: {error}") from error
                 figures += found.figures
                 failures += found.failures
+                moments.append(found.kills)
                 cache += found.page_cache
                 answers.append(found.answer_ms)
             if len(blocks) > 1:
@@ -96,13 +146,22 @@ def recovery_command(
             f"{KILL_AFTER_SECONDS[0]} to {KILL_AFTER_SECONDS[1]} s later while it goes on inserting"
         ),
         (
+            "for every other kill, a fresh child opens the same store, goes on inserting, and gets SIGKILL "
+            f"{KILL_AGAIN_SECONDS[0]} to {KILL_AGAIN_SECONDS[1]} s after its first insertion (seed {seed})"
+        ),
+        (
             "plain: sequences of 4,096 random blocks; branching: families of 512 blocks and 80 forks that leave an "
             "earlier one at a random block and add 20 to 60"
         ),
         (
             f"first answer: open() to the answer (up to 256 blocks, with locations, known), {repeats} fresh processes "
-            "that had imported everything; each has its own hard links to the files, which nothing changes"
+            "a kill that had imported everything; each has its own hard links to the files, which nothing changes"
         ),
+        (
+            f"times: the median over {kills} kills of the median over a kill's openings; the least and the greatest of "
+            "all openings; log alone: after the first kill, no checkpoint"
+        ),
+        *moments,
         *_page_cache(cache),
     ]
     report = Report(command="bench recovery", machine=machine, method=method, figures=figures, failures=failures)
@@ -126,7 +185,7 @@ def _progress() -> Progress:
 def _ratio(shape: Shape, blocks: list[int], answers: list[float]) -> Figure:
     ratio = answers[-1] / answers[0]
     return Figure(
-        name=f"{shape}: first answer at {blocks[-1]:,} over {blocks[0]:,}",
+        name=f"{shape}: first answer, {short(blocks[-1])} / {short(blocks[0])}",
         unit="x",
         value=ratio,
         least=ratio,
@@ -137,10 +196,10 @@ def _ratio(shape: Shape, blocks: list[int], answers: list[float]) -> Figure:
 
 
 class _Killed:
-    """One store: built, its writer killed, opened again and again."""
+    """One store: built, its writers killed one after another, opened again and again after each kill."""
 
     def __init__(self, folder: Path, shape: Shape, blocks: int, seed: int, progress: Progress, *, keep: bool) -> None:
-        self._name = f"{shape}, {blocks:,}"
+        self._name = f"{shape} {short(blocks)}"
         self._store = folder / f"{shape}-{blocks}"
         self._samples = folder / f"{shape}-{blocks}.npz"
         self._job = BuildJob(store=str(self._store), shape=shape, blocks=blocks, samples=str(self._samples), seed=seed)
@@ -150,48 +209,92 @@ class _Killed:
         self._failures: list[str] = []
         self._page_cache: list[tuple[str, int, int]] = []
 
-    def run(self, repeats: int) -> Recovered:
+    def run(self, kills: int, repeats: int) -> Recovered:
         """Measure it all; afterwards the store is gone, unless it is to be kept."""
-        built = self._build()
-        before = signature(self._store)
-        openings = [self._open(repeat) for repeat in range(repeats)]
-        rebuilt = [self._open(repeat, checkpoints=False) for repeat in range(repeats)]
-        if signature(self._store) != before:
-            self._failures.append(f"{self._name}: the files changed: the repeats were none")
-        states = {loaded.blocks for _, loaded in [*openings, *rebuilt]}
-        if len(states) > 1:
-            self._failures.append(f"{self._name}: openings found different numbers of blocks: {sorted(states)}")
-        tail = self._tail_bytes(min(opened.checkpoint_position for opened, _ in openings))
+        built, after = self._build()
+        task = self._progress.add_task(f"{self._name}: opening after kills", total=kills * repeats)
+        done: list[_Kill] = []
+        log_alone: list[tuple[Opened, Loaded]] = []
+        for number in range(kills):
+            if number:
+                after = self._go_on(number)
+            before = signature(self._store)
+            openings = []
+            for repeat in range(repeats):
+                openings.append(self._open(number, number * repeats + repeat))
+                self._progress.advance(task)
+            if not number:
+                log_alone = [self._open(number, repeat, checkpoints=False) for repeat in range(repeats)]
+            if signature(self._store) != before:
+                self._fail(number, "the files changed: the repeats were none")
+            done.append(self._checked(number, after, openings, [] if number else log_alone, done))
         if not self._keep:
             shutil.rmtree(self._store)
             self._samples.unlink()
-        figures = [
-            self._figure("build and sync", "blocks/s", [built.blocks / built.seconds], more_is_better=True),
-            self._figure(
-                "first answer",
-                "ms",
-                [opened.answer_ms for opened, _ in openings],
-                target=ANSWER_TARGET_MS,
-                note=f"{max(states):,} blocks found, {built.blocks:,} synced",
-            ),
-            self._figure("open() alone", "ms", [opened.open_ms for opened, _ in openings]),
-            self._figure("log behind the checkpoint", "MB", [tail / 1e6], note="replayed"),
-            self._figure(
-                "all partitions loaded",
-                "ms",
-                [loaded.load_ms for _, loaded in openings],
-                note=f"{openings[0][0].unloaded:,} not yet at the first answer",
-            ),
-            self._figure("first answer, no checkpoint", "ms", [opened.answer_ms for opened, _ in rebuilt]),
-        ]
+        figures = self._figures(built, done, log_alone)
         return Recovered(
-            figures=figures, failures=self._failures, answer_ms=figures[1].value, page_cache=self._page_cache
+            figures=figures,
+            kills=self._kills(done),
+            failures=self._failures,
+            answer_ms=figures[1].value,
+            page_cache=self._page_cache,
         )
+
+    def _checked(
+        self,
+        number: int,
+        after: float,
+        openings: list[tuple[Opened, Loaded]],
+        log_alone: list[tuple[Opened, Loaded]],
+        earlier: list[_Kill],
+    ) -> _Kill:
+        """One kill; all of its openings must have found the same blocks, and no fewer than were there before."""
+        states = {loaded.blocks for _, loaded in [*openings, *log_alone]}
+        if len(states) > 1:
+            self._fail(number, f"openings found different numbers of blocks: {sorted(states)}")
+        if earlier and min(states) < earlier[-1].blocks:
+            self._fail(number, f"{min(states):,} blocks found, {earlier[-1].blocks:,} after the kill before")
+        return _Kill(
+            after_seconds=after,
+            tail=self._tail_bytes(min(opened.checkpoint_position for opened, _ in openings)),
+            blocks=min(states),
+            openings=openings,
+        )
+
+    def _fail(self, number: int, text: str) -> None:
+        self._failures.append(f"{self._name}, kill {number + 1}: {text}")
+
+    def _figures(self, built: Built, kills: list[_Kill], log_alone: list[tuple[Opened, Loaded]]) -> list[Figure]:
+        def timed(what: str, time_of: Callable[[Opened, Loaded], float], **rest: Any) -> Figure:
+            groups = [[time_of(*opening) for opening in kill.openings] for kill in kills]
+            return measured_in_groups(f"{self._name}: {what}", "ms", groups, **rest)
+
+        unloaded = max(opened.unloaded for kill in kills for opened, _ in kill.openings)
+        return [
+            self._figure("build and sync", "blocks/s", [built.blocks / built.seconds], more_is_better=True),
+            timed(
+                "first answer",
+                lambda opened, _: opened.answer_ms,
+                target=ANSWER_TARGET_MS,
+                note=f"{len(kills)} kills x {len(log_alone)} openings",
+            ),
+            timed("open() alone", lambda opened, _: opened.open_ms),
+            self._figure("log to replay", "MB", [kill.tail / 1e6 for kill in kills], note="behind the checkpoint"),
+            timed("all loaded", lambda _, loaded: loaded.load_ms, note=f"up to {unloaded:,} partitions to go"),
+            self._figure("blocks found", "", [kill.blocks for kill in kills], note=f"{built.blocks:,} synced"),
+            self._figure("answer, log alone", "ms", [opened.answer_ms for opened, _ in log_alone]),
+        ]
+
+    def _kills(self, kills: list[_Kill]) -> str:
+        """Each kill on its own, in one line for all of them."""
+        each = [f"{kill.after_seconds:.3f} s, {kill.tail / 1e6:.2f} MB, {kill.answer_ms:.1f} ms" for kill in kills]
+        return f"{self._name}: kills (moment, log to replay, median of the first answers): {'; '.join(each)}"
 
     def _figure(self, what: str, unit: str, values: list[float], **rest: Any) -> Figure:
         return measured(f"{self._name}: {what}", unit, values, **rest)
 
-    def _build(self) -> Built:
+    def _build(self) -> tuple[Built, float]:
+        """Build the store and kill its writer, that many seconds after the sync."""
         task = self._progress.add_task(f"{self._name}: building", total=self._job.blocks)
         worker = Worker(MODULE, self._job, Message)
         try:
@@ -202,19 +305,35 @@ class _Killed:
                     raise WorkerError(message.reason)
                 elif isinstance(message, Built):
                     self._progress.update(task, completed=self._job.blocks)
-                    time.sleep(self._random.uniform(*KILL_AFTER_SECONDS))
-                    if worker.process.poll() is not None:
-                        break
-                    return message
+                    return message, self._kill(worker, KILL_AFTER_SECONDS)
         finally:
             worker.stop()
-        raise WorkerError(f"the building process ended by itself with status {worker.process.returncode}")
+        raise WorkerError(f"the building process ended by itself with status {worker.process.wait()}")
 
-    def _open(self, number: int, *, checkpoints: bool = True) -> tuple[Opened, Loaded]:
+    def _go_on(self, number: int) -> float:
+        """Let another writer open the store and insert, and kill it, that many seconds after its first insertion."""
+        job = GoOnJob(store=self._job.store, shape=self._job.shape, seed=self._job.seed, round=number)
+        worker = Worker(MODULE, job, Message)
+        try:
+            worker.receive(GoingOn)
+            return self._kill(worker, KILL_AGAIN_SECONDS)
+        finally:
+            worker.stop()
+
+    def _kill(self, worker: Worker, interval: tuple[float, float]) -> float:
+        """Kill a writer at a random moment in an interval from now."""
+        after = self._random.uniform(*interval)
+        time.sleep(after)
+        if worker.process.poll() is not None:
+            raise WorkerError(f"an inserting process ended by itself with status {worker.process.returncode}")
+        worker.kill()
+        return after
+
+    def _open(self, number: int, sample: int, *, checkpoints: bool = True) -> tuple[Opened, Loaded]:
         """Open a clone cold in a fresh process, which is killed after that."""
         clone = self._store.with_name(f"{self._store.name}-opened")
         _clone(self._store, clone, checkpoints=checkpoints)
-        job = OpenJob(store=str(clone), samples=str(self._samples), sample=number, progress=not checkpoints)
+        job = OpenJob(store=str(clone), samples=str(self._samples), sample=sample, progress=not checkpoints)
         worker = Worker(MODULE, job, Message)
         try:
             worker.receive(Ready)
@@ -226,7 +345,8 @@ class _Killed:
             worker.stop()
             shutil.rmtree(clone)
         wrong = [opened.wrong, *loaded.wrong]
-        self._failures += [f"{self._name}, opening {number + 1}: {text}" for text in wrong if text]
+        for text in filter(None, wrong):
+            self._fail(number, f"{'' if checkpoints else 'log alone, '}query {sample % SAMPLES + 1}: {text}")
         return opened, loaded
 
     def _opened(self, worker: Worker, *, progress: bool) -> Opened:

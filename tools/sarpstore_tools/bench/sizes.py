@@ -1,4 +1,4 @@
-"""Sizes on the command line: 1e6, 1_000_000, or several with commas. For click's `callback`."""
+"""Sizes on the command line: 1e6, 1_000_000, or several with commas. For click's `callback`. And short, to show."""
 
 from __future__ import annotations
 
@@ -26,3 +26,11 @@ def one_size(context: Context, parameter: Parameter, value: str) -> int:
 def several_sizes(context: Context, parameter: Parameter, value: str) -> list[int]:
     """Several such numbers, ascending."""
     return sorted({one_size(context, parameter, part) for part in value.split(",")})
+
+
+def short(size: int) -> str:
+    """1e6 or 2.5e6 for what has at most two digits that are not zero, else all digits; `one_size` reads either."""
+    digits = str(size).rstrip("0")
+    if size < 1000 or len(digits) > 2:
+        return str(size)
+    return f"{'.'.join(digits)}e{len(str(size)) - 1}"
