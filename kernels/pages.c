@@ -43,13 +43,17 @@ static uint32_t frame_take(sarp_cache *cache) {
     return frame;
 }
 
-void sarp_cache_insert(sarp_cache *cache, uint64_t key, const uint8_t *page) {
+static void insert_page(sarp_cache *cache, uint64_t key, const uint8_t *page) {
     if (cache->capacity == 0 || cache->table[probe(cache, key)]) return;
     const uint32_t frame = frame_take(cache);
     cache->keys[frame] = key;
     cache->referenced[frame] = 0;
     memcpy(cache->frames + (size_t)frame * SARP_PAGE, page, SARP_PAGE);
     cache->table[probe(cache, key)] = frame + 1;
+}
+
+void sarp_cache_insert(sarp_cache *cache, uint64_t first_key, const uint8_t *data, uint32_t pages) {
+    for (uint32_t i = 0; i < pages; i++) insert_page(cache, first_key + i, data + (size_t)i * SARP_PAGE);
 }
 
 const uint8_t *sarp_cache_find(sarp_cache *cache, uint64_t key) {

@@ -37,8 +37,9 @@ typedef struct {
     uint32_t features;
 } sarp_pages;
 
-/* Copies a page into the cache, evicting another where it is full. A key that is there already is left as it is. */
-void sarp_cache_insert(sarp_cache *cache, uint64_t key, const uint8_t *page);
+/* Copies neighbouring pages into the cache, evicting others where it is full. A key that is there already is left as it
+   is. */
+void sarp_cache_insert(sarp_cache *cache, uint64_t first_key, const uint8_t *data, uint32_t pages);
 
 /* The cached page, or NULL. */
 const uint8_t *sarp_cache_find(sarp_cache *cache, uint64_t key);

@@ -101,9 +101,6 @@ class CommitBuffer:
         """The bytes to write."""
         return memoryview(self._memory)[: self.pages * fmt.PAGE]
 
-    def page_pointer(self, index: int) -> Any:
-        return self.c.pages + index * fmt.PAGE
-
 
 def _record(kind: int, fields: bytes, body: bytes = b"", n: int = 0) -> bytes:
     """A record without its sequence, commit number and checksums."""

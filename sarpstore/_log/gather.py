@@ -193,8 +193,7 @@ class Gatherer:
         They go to the cache, where a session's next turn looks for them.
         """
         self._pages.remove_range(buffer.first_key)
-        for i in range(buffer.pages):
-            self._pages.cache_insert(buffer.first_key + i, buffer.page_pointer(i))
+        self._pages.cache_insert(buffer.first_key, buffer.c.pages, buffer.pages)
         self._free.append(buffer)
 
     def place(self) -> tuple[int, int, int]:

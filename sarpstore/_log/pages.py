@@ -71,9 +71,9 @@ class Pages:
                 self.c.range_count -= 1
                 return
 
-    def cache_insert(self, key: int, page: Any) -> None:
-        """Keep a whole page (a buffer or a C pointer) in the cache."""
-        lib.sarp_cache_insert(self.cache, key, page)
+    def cache_insert(self, first_key: int, data: Any, pages: int = 1) -> None:
+        """Keep neighbouring whole pages (at a C pointer) in the cache."""
+        lib.sarp_cache_insert(self.cache, first_key, data, pages)
 
     def hold(self, held: dict[int, memoryview | None]) -> Held:
         """Show pages that a call has just read, None for one that cannot be read, while the result is in `with`."""
