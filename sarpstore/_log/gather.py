@@ -204,11 +204,6 @@ class Gatherer:
         unborn = self._header is not None and self._end.position
         return self._end.position if unborn else self.buffer.begin_position, self._end.commit, self._end.sequence
 
-    @property
-    def unborn_file(self) -> int:
-        """Number of the file that will be made when the gathering commit is written; 0: it exists."""
-        return self.buffer.file_number if self._header is not None else 0
-
     def _note_end(self, buffer: CommitBuffer) -> None:
         self._end.commit = buffer.number
         self._end.position = buffer.end_position

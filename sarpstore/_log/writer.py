@@ -78,6 +78,8 @@ class LogWriter:
         """Everything before this position survives a crash."""
         self.bytes_written = 0
         """Bytes of headers, commits and seals written."""
+        self.newest_file = recovered.file_number
+        """The highest number of a log file that exists."""
         self.file_bytes = 0
         """Bytes written to the file that is being written now."""
         self.seal_bytes = 0
@@ -233,6 +235,7 @@ class LogWriter:
 
     async def _begin_file(self, header: LogHeader) -> None:
         self._file = await self._scheduler.run(_create_log_file, self._folder, header)
+        self.newest_file = header.file_number
         self.bytes_written += fmt.LOG_HEADER_BYTES
         self.file_bytes = fmt.LOG_HEADER_BYTES
         self._note_synced(header.previous_end, header.previous_commit)

@@ -232,24 +232,28 @@ Rows = dict[int, tuple[list[tuple[int, int, int, int, int]], list[int]]]
 
 def kernel_rows(directory: DivergenceDirectory, partitions: Sequence[int]) -> Rows:
     rows: Rows = {}
+    files = directory.slot_files[: directory.c.slot_count].tolist()
+    fields = ("prefix", "depth", "entries")
+    shapes = list(zip(*(directory.partitions[name].tolist() for name in fields), strict=True))
     for number in partitions:
-        entries = directory.image(number)
-        keys = entries["word0"] >> np.uint64(16)
-        assert np.all(keys[:-1] <= keys[1:])
-        part = directory.partitions[number]
-        assert np.all(keys >> np.uint64(48 - int(part["depth"])) == int(part["prefix"]) >> (48 - int(part["depth"])))
-        assert len(entries) == part["entries"]
-        for word0, word1 in entries.tolist():
-            found, placeholders = rows.setdefault(word0 >> 16, ([], []))
+        prefix, depth, count = shapes[number]
+        if not count:
+            continue
+        entries = directory.image(number).tolist()
+        assert len(entries) == count
+        previous = prefix
+        for word0, word1 in entries:
+            key = word0 >> 16
+            assert key >= previous
+            previous = key
+            found, placeholders = rows.setdefault(key, ([], []))
             if word1 & 1:
                 assert word1 >> 6 == fmt.REFERENCE_NONE << 18
                 placeholders.append(word0 & 0xFFFF)
                 continue
-            slot, units = word1 >> 48, word1 >> 24 & 0xFFFFFF
-            position = int(directory.slot_files[slot]) << 24 | units
-            found.append(
-                (word0 & 0xFFFF, position, (word1 >> 18 & 63) + 1, word1 >> 12 & 63, word1 >> 6 & 63),
-            )
+            position = files[word1 >> 48] << 24 | word1 >> 24 & 0xFFFFFF
+            found.append((word0 & 0xFFFF, position, (word1 >> 18 & 63) + 1, word1 >> 12 & 63, word1 >> 6 & 63))
+        assert previous < prefix + (1 << 48 - depth)
     return rows
 
 

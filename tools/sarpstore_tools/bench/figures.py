@@ -122,7 +122,8 @@ def show(report: Report) -> None:
         console.print(escape(line), highlight=False)
     console.print(_table(report))
     for line in report.method:
-        console.print(f"- {escape(line)}", highlight=False)
+        # One line each for grep; a terminal's are cut at words.
+        console.print(f"- {escape(line)}", highlight=False, soft_wrap=not console.is_terminal)
     for line in report.failures:
         console.print(f"[bold red]✗ {escape(line)}[/]", highlight=False)
 

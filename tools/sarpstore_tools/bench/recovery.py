@@ -280,7 +280,7 @@ class _Killed:
             ),
             timed("open() alone", lambda opened, _: opened.open_ms),
             self._figure("log to replay", "MB", [kill.tail / 1e6 for kill in kills], note="behind the checkpoint"),
-            timed("all loaded", lambda _, loaded: loaded.load_ms, note=f"up to {unloaded:,} partitions to go"),
+            timed("all loaded", lambda _, loaded: loaded.load_ms, note=f"up to {unloaded:,} to go"),
             self._figure("blocks found", "", [kill.blocks for kill in kills], note=f"{built.blocks:,} synced"),
             self._figure("answer, log alone", "ms", [opened.answer_ms for opened, _ in log_alone]),
         ]
@@ -288,7 +288,7 @@ class _Killed:
     def _kills(self, kills: list[_Kill]) -> str:
         """Each kill on its own, in one line for all of them."""
         each = [f"{kill.after_seconds:.3f} s, {kill.tail / 1e6:.2f} MB, {kill.answer_ms:.1f} ms" for kill in kills]
-        return f"{self._name}: kills (moment, log to replay, median of the first answers): {'; '.join(each)}"
+        return f"{self._name}: kills (moment, log to replay, first answer): {'; '.join(each)}"
 
     def _figure(self, what: str, unit: str, values: list[float], **rest: Any) -> Figure:
         return measured(f"{self._name}: {what}", unit, values, **rest)
