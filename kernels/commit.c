@@ -79,6 +79,7 @@ int32_t sarp_commit_finish(sarp_commit *commit, const sarp_directory *dir, uint6
             const uint8_t *record = commit->pages + (size_t)at * SARP_UNIT;
             checksum = sarp_crc32c(commit->features, checksum, record + SARP_AT_HEADER_CRC, 4);
             const uint64_t position = commit->file_number << 24 | (commit->first_page * UINT64_C(64) + at);
+            if ((size_t)count == limit) return SARP_INVALID; /* finished twice */
             changes[count++] = change_of(dir, record, position);
             unit += record_units(load16(record + SARP_AT_LENGTH));
         }

@@ -34,8 +34,8 @@ uint64_t sarp_commit_append(sarp_commit *commit, const uint8_t *record, int32_t 
 int32_t sarp_commit_finish(sarp_commit *commit, const sarp_directory *directory, uint64_t synced, uint32_t flags,
                            sarp_change *changes, size_t limit);
 
-/* Matches the query and inserts what is not held: decided, encoded and entered in the directory in one step (DESIGN.md
-   section 7.2, "Insert"). `locations` are those of all query->blocks. Held blocks keep theirs. SARP_NEED: bring what
+/* Matches the query and inserts what is not held: decided, encoded and entered in the directory in one step
+   (format-spec/method.md, section 3). `locations` are those of all query->blocks. Held blocks keep theirs. SARP_NEED: bring what
    `needs` says; SARP_NO_ROOM: nothing was done, the commit must be written first; SARP_FULL: nothing was done, the
    directory's bound is reached. query->matched is what was held before. */
 int32_t sarp_insert(sarp_directory *directory, const sarp_pages *pages, sarp_query *query, const uint8_t *locations,

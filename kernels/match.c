@@ -116,7 +116,7 @@ static uint64_t window_mask(matching *m, uint64_t root_key) {
     return mask;
 }
 
-/* The deepest record of the window on the query's path that verifies: DESIGN.md 7.2, "Match". `limit` blocks of the window
+/* The deepest record of the window on the query's path that verifies: method.md, section 2. `limit` blocks of the window
    are asked for. Stops early, with best->length 0, when a page or partition that it depends on is missing. */
 static void walk_window(matching *m, uint32_t base, uint32_t limit, proof *best) {
     uint64_t keys[SARP_WINDOW];

@@ -1,4 +1,4 @@
-/* Matching (DESIGN.md section 7.2): how far a sequence of block ids is held, and where.
+/* Matching (format-spec/method.md, section 2): how far a sequence of block ids is held, and where.
 
    A call is a pure function of the directory and of the pages in memory. Where one of those is missing it says which;
    the caller brings them and calls again from the start, so nothing that happened meanwhile can be overlooked, and a

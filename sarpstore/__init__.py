@@ -10,7 +10,7 @@ a crash.
         match = await llama.match(tokens)
 """
 
-from sarpstore._engine import Match, Namespace, Stats, Store, published_stats
+from sarpstore._engine import Match, Namespace, PublishedStats, Stats, Store, published_stats
 from sarpstore._engine import open_store as open  # noqa: A004 - `sarpstore.open` is how it reads
 from sarpstore._errors import (
     ClosedError,
@@ -55,6 +55,7 @@ __all__ = [
     "OpenError",
     "OptionError",
     "Options",
+    "PublishedStats",
     "ReadOnlyError",
     "SarpError",
     "Stats",

@@ -56,7 +56,7 @@ _DISK_FULL = (ENOSPC, EDQUOT)
 
 
 class SarpError(Exception):
-    """The base of every error that sarpstore raises on purpose."""
+    __doc__ = __doc__  # the tree above: users see this class, not this module
 
 
 class OptionError(SarpError, ValueError):
@@ -99,7 +99,7 @@ class OpenError(SarpError):
 
 
 class NotAStoreError(OpenError):
-    """The path is a file, is missing (with `create=False`), or holds files of something else. Check the path."""
+    """The path is a file, its parent is missing, or it holds no store and `create=False`. Check the path."""
 
 
 class LockedError(OpenError):
@@ -179,7 +179,7 @@ class StorageError(SarpError, OSError):
 
 
 class DiskFullError(StorageError):
-    """No space, or no quota, is left on the device. Free some, or set `bytes_max`; then open the store again."""
+    """No space, or no quota, is left on the device. Free some; then open the store again."""
 
 
 class FailedError(SarpError):
@@ -200,4 +200,4 @@ class FailedError(SarpError):
 
 
 class LimitError(SarpError):
-    """A bound such as `directory_bytes_max` is reached. Raise the option that the message names, or remove blocks."""
+    """A bound such as `directory_bytes_max` is reached. Raise the option that the message names."""

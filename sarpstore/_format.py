@@ -26,7 +26,6 @@ LOG_FILE_BYTES_MAX: Final = (1 << 30) - PAGE
 LOCATION_BYTES_MAX: Final = 46
 BLOCK_TOKENS_MAX: Final = 1024
 SLOT_MAX: Final = 65_534
-FILE_NUMBER_MAX: Final = (1 << 40) - 1
 REFERENCE_NONE: Final = (1 << 40) - 1
 UNIT_BITS: Final = 24
 
@@ -70,7 +69,6 @@ SUMMARY_ENTRIES_MAX: Final = 126
 # previous commit, previous end, first sequence, secret, created, reserved, description length
 LOG_HEADER: Final = struct.Struct("<8sIHHQQQ16sQHHBBHQQQ16sQII")
 LOG_DESCRIPTION_AT: Final = LOG_HEADER.size
-LOG_DESCRIPTION_MAX: Final = PAGE - LOG_DESCRIPTION_AT
 
 # header crc, body crc, length, type, flags, n, d, dp, header units, sequence, commit
 RECORD: Final = struct.Struct("<IIHBBBBBBQQ")

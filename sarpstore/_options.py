@@ -39,53 +39,60 @@ class Options:
 
     What shapes the files (`block_tokens`, `location_dtype`, `hash`, `routing`) is written in the store. None takes what
     the store has, and for a new store the default named below; anything else must agree with the store.
+
+    create (True): Make the store if there is none.
+    read_only (False): Open a snapshot; any number of readers may look on while one process writes.
+    block_tokens (None): Tokens per block, 1 to 1,024. New stores: 16.
+    location_dtype (None): Structured numpy dtype, packed, at most 46 bytes. New stores: `sarpstore.LOCATION`.
+    hash (None): "sha256" is collision resistant; "mmh3" is faster, for trusted single-tenant use. New stores:
+        "sha256".
+    routing (None): "divergence"; "sarp" is not built yet. New stores: "divergence".
+    durability ("interval"): When an insertion is synced. "interval": the write begins `sync_interval_ms` after it
+        at the latest; "always": before the call returns; "never": at `sync()` and `close()` only.
+    sync_interval_ms (50): Milliseconds between group commits, 1 to 60,000.
+    log_file_bytes (4 << 20): A log file is sealed at this size, 1 MiB to 1 GiB. A sealed file is recovered from
+        its summary, the open one from its records. A store has room for 65,535 log files, and every start that
+        inserts begins one.
+    cache_bytes (64 << 20): Bound of the page cache.
+    directory_bytes_max (1 << 30): Bound of the directory's memory, 1 MiB to 1 TiB; insertions past it raise
+        LimitError.
+    namespaces_max (100_000): Bound of the namespaces that a store holds, each some 200 bytes of memory; one
+        more raises LimitError.
+    bytes_max (None): Bound of the store's disk use; not built yet, so only None.
+    recovery_ms_target (50): A checkpoint is due before replaying the log behind the last one would take longer,
+        in milliseconds.
+    io ("auto"): The I/O backend; io_uring is not built yet.
+    direct_io ("auto"): O_DIRECT; not built yet, so True is refused.
+    queue_depth (128): Reads in flight at most, 1 to 4,096.
+    exact (False): sarp's: no cap on reads. Without effect under divergence, which is always exact.
+    read_cap (4): sarp's: reads a window.
+    refine_at (16): sarp's: posting lists longer than this get another routing point.
+    prune_at (3): sarp's: routing points whose predecessor has at most this many candidates are dropped.
+    progress (None): Told how far the log has been read at open.
     """
 
     create: bool = True
-    """Make the store if there is none."""
     read_only: bool = False
-    """Open a snapshot; any number of readers may look on while one process writes."""
     block_tokens: int | None = None
-    """Tokens a block, 1 to 1,024; 16."""
     location_dtype: Any = None
-    """Structured numpy dtype, packed, at most 46 bytes; `sarpstore.LOCATION`."""
     hash: Literal["sha256", "mmh3"] | None = None
-    """sha256 is collision resistant; mmh3 is faster, for trusted single-tenant use; sha256."""
     routing: Literal["divergence", "sarp"] | None = None
-    """divergence."""
     durability: Literal["interval", "always", "never"] = "interval"
-    """When an insertion is synced: `sync_interval_ms` after it at most, before it returns, or at `sync()` only."""
     sync_interval_ms: int = 50
-    """Milliseconds between group commits, 1 to 60,000."""
     log_file_bytes: int = 4 << 20
-    """A log file is sealed at this size, 1 MiB to 1 GiB. A sealed file is recovered from its summary, the open one from
-    its records; a store has at most 65,535 files."""
     cache_bytes: int = 64 << 20
-    """Bound of the page cache."""
     directory_bytes_max: int = 1 << 30
-    """Bound of the directory's memory, 1 MiB to 1 TiB; insertions past it raise LimitError."""
     namespaces_max: int = 100_000
-    """Bound of the namespaces that a store holds, each some 200 bytes of memory; one more raises LimitError."""
     bytes_max: int | None = None
-    """Bound of the store's disk use; not built yet, so only None."""
     recovery_ms_target: int = 50
-    """A checkpoint is due before replaying the log behind the last one would take longer, in milliseconds."""
     io: Literal["auto", "uring", "threads"] = "auto"
-    """The I/O backend; io_uring is not built yet."""
     direct_io: bool | Literal["auto"] = "auto"
-    """O_DIRECT; not built yet, so True is refused."""
     queue_depth: int = 128
-    """Reads in flight at most, 1 to 4,096."""
     exact: bool = False
-    """sarp's: no cap on reads. Without effect under divergence, which is always exact."""
     read_cap: int = 4
-    """sarp's: reads a window."""
     refine_at: int = 16
-    """sarp's: posting lists longer than this get another routing point."""
     prune_at: int = 3
-    """sarp's: routing points whose predecessor has at most this many candidates are dropped."""
     progress: Progress | None = None
-    """Told how far the log has been read at open."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():

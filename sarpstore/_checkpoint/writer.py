@@ -8,6 +8,7 @@ is synced up to the last record that an image may reflect.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +19,7 @@ from sarpstore import _format as fmt
 from sarpstore._checkpoint.head import CheckpointHead, NamespaceEntry, encode_image
 from sarpstore._checkpoint.loader import places_by_range
 from sarpstore._directory import DIRTY, LOADED, DivergenceDirectory
-from sarpstore._errors import CorruptionError, StorageError
+from sarpstore._errors import CorruptionError, SarpError, StorageError
 from sarpstore._files import read_whole, size_of
 
 if TYPE_CHECKING:
@@ -124,6 +125,8 @@ class Checkpointer:
                 await self._scheduler.run_background(_publish, self._folder, fmt.checkpoint_name(number), data)
             except BaseException:
                 self._mark_dirty(imaged)
+                with contextlib.suppress(SarpError):  # there may be none
+                    await self._scheduler.run_background(self._folder.remove, fmt.images_name(number))
                 raise
             self.bytes_written += len(data)
             self.position = start

@@ -1,4 +1,4 @@
-"""The divergence directory (DESIGN.md section 7.2, format-spec/directory.md): memory for the kernel's, and its calls.
+"""The divergence directory (format-spec/method.md, directory.md): memory for the kernel's, and its calls.
 
 A segment is keyed once, at the block where it left what was already held: one 16-byte entry a segment, one read to
 prove how far a query is held, nothing lost. The kernel does the work; this class owns the memory that it works in.

@@ -2,7 +2,7 @@
 
 from sarpstore._engine.namespace import Namespace
 from sarpstore._engine.publish import published_stats
-from sarpstore._engine.results import Match, Stats
+from sarpstore._engine.results import Match, PublishedStats, Stats
 from sarpstore._engine.store import Store, open_store
 
-__all__ = ["Match", "Namespace", "Stats", "Store", "open_store", "published_stats"]
+__all__ = ["Match", "Namespace", "PublishedStats", "Stats", "Store", "open_store", "published_stats"]

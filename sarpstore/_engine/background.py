@@ -82,12 +82,12 @@ class Background:
         return asyncio.create_task(guarded(), name=f"sarpstore {what}")
 
     def _reading_tasks(self, state: State) -> list[asyncio.Task[None]]:
-        async def read() -> None:
-            files = state.found.end.file_number
-            state.log_bytes = await state.scheduler.run_background(_log_bytes, state.folder, files)
-            await state.loader.load_all()
+        return [self._start(state.loader.load_all, "loader"), self._start(self._count_log_bytes, "count of log bytes")]
 
-        return [self._start(read, "loader")]
+    async def _count_log_bytes(self) -> None:
+        state = self._state
+        files = state.found.end.file_number
+        state.log_bytes = await state.scheduler.run_background(_log_bytes, state.folder, files)
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -129,6 +129,8 @@ class Background:
             except SarpError as error:
                 # The log has everything; the next open reads more of it.
                 _log.warning("no checkpoint at close: %s", error)
+        with contextlib.suppress(SarpError):
+            await self._count_log_bytes()
         await self._publish()
 
     async def _cancel(self) -> None:

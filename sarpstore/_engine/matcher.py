@@ -39,7 +39,8 @@ __all__ = ["Matcher", "Queries"]
 _log = logging.getLogger("sarpstore")
 
 _NEEDS_MAX: Final = 4096
-# Blocks that one kernel call goes through before the event loop gets its turn: well below a millisecond.
+# Blocks that one kernel call goes through before the event loop gets its turn: about half a millisecond. One query is
+# never split.
 _SLICE_BLOCKS: Final = 32_768
 _DAMAGED_MAX: Final = 65_536
 # Time in the kernel after which a caller that never waits gives way; with Python's share it is about a millisecond.

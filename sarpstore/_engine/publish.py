@@ -10,7 +10,7 @@ import msgspec
 
 from sarpstore import _format as fmt
 from sarpstore._clock import wall_ms
-from sarpstore._engine.results import Stats
+from sarpstore._engine.results import PublishedStats, Stats
 from sarpstore._errors import CorruptionError, NotAStoreError, StorageError
 from sarpstore._kernel import crc32c
 from sarpstore._log.header import check_version
@@ -38,7 +38,7 @@ def publish_stats(folder: Folder, uuid: bytes, stats: Stats) -> None:
     folder.rename(temporary, fmt.STATS_NAME)
 
 
-async def published_stats(path: str | os.PathLike[str]) -> Stats:
+async def published_stats(path: str | os.PathLike[str]) -> PublishedStats:
     """What the writer of the store in folder `path` last published about it; a second ago at most, while it lives.
 
     For another process, such as a metrics exporter: it opens nothing of the store but this file, and does not hold the
@@ -54,11 +54,12 @@ async def published_stats(path: str | os.PathLike[str]) -> Stats:
         raise StorageError.of("read", name, error.errno or 0) from error
     if len(data) < fmt.STATS_HEADER.size or data[:8] != fmt.MAGIC_STATS:
         raise CorruptionError(name, 0, "not a statistics file")
-    _, crc, major, _, _, _, length, _ = fmt.STATS_HEADER.unpack_from(data)
+    _, crc, major, _, _, process, length, published_ms = fmt.STATS_HEADER.unpack_from(data)
     check_version(name, major, (0, 0, 0))
     if len(data) != fmt.STATS_HEADER.size + length or crc32c(data[fmt.CRC_FROM :]) != crc:
         raise CorruptionError(name, fmt.CRC_AT, "the statistics' checksum or length does not hold")
     try:
-        return msgspec.json.decode(data[fmt.STATS_HEADER.size :], type=Stats)
+        stats = msgspec.json.decode(data[fmt.STATS_HEADER.size :], type=Stats)
     except msgspec.DecodeError as error:
         raise CorruptionError(name, fmt.STATS_HEADER.size, f"the statistics are of another version ({error})") from None
+    return PublishedStats(stats=stats, process=process, published_ms=published_ms)

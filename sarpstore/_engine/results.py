@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["Match", "Stats"]
+__all__ = ["Match", "PublishedStats", "Stats"]
 
 
 class Match:
@@ -48,58 +48,72 @@ class Match:
         return f"Match(blocks={self.blocks}, tokens={self.tokens})"
 
 
+class PublishedStats(msgspec.Struct, frozen=True, kw_only=True):
+    """What `published_stats` returns.
+
+    stats: the counters. process: id of the process that published them, which may have ended since. published_ms: when,
+    in milliseconds since 1970-01-01 UTC.
+    """
+
+    stats: Stats
+    process: int
+    published_ms: int
+
+
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """A store's counters since it was opened, and its sizes now."""
+    """A store's counters since it was opened, and its sizes now.
+
+    blocks: Blocks held.
+    segments: Directory entries: one a segment.
+    holders: Holders that this process has inserted for.
+    directory_bytes: Memory of the directory, slack included.
+    cache_bytes: Memory of cached log pages.
+    resident_bytes: Memory of directory, cache and commit buffers together.
+    reads: Read operations issued to the device.
+    reads_coalesced: Pages that came along in a neighbour's read.
+    reads_joined: Pages that were already on their way for somebody else.
+    cache_hits: Pages found in the cache.
+    records_read: Records that matches rest on, cached or not.
+    inserted_blocks: Blocks that were new when inserted.
+    log_bytes: Bytes of the log files.
+    dead_bytes: Bytes of superseded records written by this process.
+    commits: Commits written.
+    written_bytes: Bytes of log and checkpoints written by this process.
+    synced_position: Everything in the log before this position survives a crash.
+    checkpoint_position: Replay after a crash starts here.
+    checkpoints: Checkpoints published by this process.
+    unloaded_partitions: Directory partitions that are still on disk only.
+    recovery_ms: Time that opening took, in milliseconds.
+    loop_hold_ms_max: Longest kernel call on the event loop, in milliseconds.
+    damaged_records: Records, images and runs of bytes found damaged; their blocks miss.
+    failed: Why writes stopped; empty: they have not.
+    """
 
     blocks: int
-    """Blocks held."""
     segments: int
-    """Directory entries: one a segment."""
     holders: int
-    """Holders that this process has inserted for."""
     directory_bytes: int
-    """Memory of the directory, slack included."""
     cache_bytes: int
-    """Memory of cached log pages."""
     resident_bytes: int
-    """Memory of directory, cache and commit buffers together."""
     reads: int
-    """Read operations issued to the device."""
     reads_coalesced: int
-    """Pages that came along in a neighbour's read."""
     reads_joined: int
-    """Pages that were already on their way for somebody else."""
     cache_hits: int
-    """Pages found in the cache."""
     records_read: int
-    """Records that matches rest on, cached or not."""
     matches: int
     matched_blocks: int
     inserts: int
     inserted_blocks: int
-    """Blocks that were new when inserted."""
     log_bytes: int
-    """Bytes of the log files."""
     dead_bytes: int
-    """Bytes of superseded records written by this process."""
     commits: int
-    """Commits written."""
     written_bytes: int
-    """Bytes of log and checkpoints written by this process."""
     synced_position: int
-    """Everything in the log before this position survives a crash."""
     checkpoint_position: int
-    """Replay after a crash starts here."""
     checkpoints: int
-    """Checkpoints published by this process."""
     unloaded_partitions: int
-    """Directory partitions that are still on disk only."""
     recovery_ms: float
-    """Time that opening took, in milliseconds."""
     io_backend: str
     loop_hold_ms_max: float
-    """Longest time that one step of ours held the event loop, in milliseconds."""
     damaged_records: int
-    """Records, images and runs of bytes found damaged; their blocks miss."""
     failed: str
-    """Why writes stopped; empty: they have not."""

@@ -195,7 +195,7 @@ async def _find(folder: Folder, scheduler: Scheduler, options: Options) -> Recov
         if options.read_only or not options.create:
             raise NotAStoreError(f"{folder.path} holds no store, and none is to be made")
         shape = Shape.new(options)
-        found = Recovered(shape, make_directory(shape), None, np.empty(0, CHANGE_DTYPE), {}, LogEnd(), [], clean=True)
+        found = Recovered(shape, make_directory(shape), None, np.empty(0, CHANGE_DTYPE), {}, LogEnd(), [])
     return found
 
 

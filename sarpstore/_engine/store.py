@@ -1,4 +1,4 @@
-"""The Store facade: lifecycle, batches, durability, statistics (DESIGN.md section 4).
+"""The Store facade: lifecycle, batches, durability, statistics.
 
 open ─► recover ─► State (directory, pages, files, loader) ─► Core: match, insert, estimate
                         │                        Background: load partitions, checkpoint, publish statistics

@@ -159,7 +159,7 @@ class RealFolder:
 
     @classmethod
     def open_or_create(cls, path: str | os.PathLike[str], *, create: bool) -> RealFolder:
-        """Open the folder; with `create`, make it and its parents durably where they are missing."""
+        """Open the folder; with `create`, make it durably where it is missing."""
         if create:
             _make_folder(Path(path).absolute())
         return cls(path)
@@ -292,15 +292,16 @@ def _pid_in(fd: int) -> int | None:
 
 
 def _make_folder(path: Path) -> None:
-    """Make the folder and its missing parents, each synced into its own parent, or a crash could lose it whole."""
-    missing: list[Path] = []
+    """Make the folder, synced into its parent, or a crash could lose it whole.
+
+    The parent must be there: where a device is not mounted, a new, empty store on another one would be a poor surprise.
+    """
     try:
-        while not path.exists():
-            missing.append(path)
-            path = path.parent
-        for path in reversed(missing):
+        if not path.exists():
             path.mkdir(exist_ok=True)
             _sync_folder(path.parent)
+    except FileNotFoundError as error:
+        raise NotAStoreError(f"{path.parent}, in which the store is to be made, does not exist") from error
     except NotADirectoryError as error:
         raise NotAStoreError(f"{path.parent} is a file, not a folder that holds a store") from error
     except OSError as error:

@@ -161,8 +161,13 @@ class Gatherer:
         return header
 
     def freeze(self, synced: int, flags: int = 0) -> Frozen:
-        """End the gathering commit; `synced` is what its commit record may say. Needs `can_freeze`."""
+        """End the gathering commit; `synced` is what its commit record may say. Needs `can_freeze`.
+
+        LimitError, with nothing touched, if there is no slot for the file that would be next.
+        """
         buffer = self.buffer
+        if self._room(buffer.offset + (buffer.pages + 1) * fmt.PAGE) < _ROOM_MIN_PAGES:
+            _check_slot(int(buffer.c.slot) + 1)
         buffer.finish(self._directory, synced, flags)
         self._pages.trim_range(buffer.first_key, buffer.pages)
         self._frozen_records += buffer.records
@@ -213,8 +218,7 @@ class Gatherer:
         """The first commit of a new file. The file is made when that commit is written."""
         end = self._end
         file_number, slot = end.file_number + 1, end.slot
-        if slot > fmt.SLOT_MAX:
-            raise LimitError(f"all {fmt.SLOT_MAX + 1:,} slots for log files are taken: raise log_file_bytes")
+        _check_slot(slot)
         self._header = LogHeader.new(self._shape, file_number, slot, end.commit, end.position, end.sequence)
         self._add_slot(slot, file_number)
         return self._begin(file_number, slot, fmt.LOG_HEADER_BYTES)
@@ -240,3 +244,11 @@ class Gatherer:
         self._end.position = seal.end_position
         self._end.sequence = seal.next_sequence
         return seal
+
+
+def _check_slot(slot: int) -> None:
+    if slot > fmt.SLOT_MAX:
+        raise LimitError(
+            f"all {fmt.SLOT_MAX + 1:,} log files that a store may have are there; it can still be read "
+            "(read_only=True). Make a new store, with a larger log_file_bytes"
+        )

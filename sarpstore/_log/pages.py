@@ -20,7 +20,6 @@ class Pages:
         self._uuid = ffi.new("uint8_t[16]", uuid)
         self._cache_memory = self._make_cache(cache_bytes)
         self._ranges = ffi.new("sarp_page_range[]", RANGES_MAX)
-        self._range_keys: list[int] = []
         self.c: Any = ffi.new("sarp_pages *")
         self.c.cache = self.cache
         self.c.ranges = self._ranges
@@ -110,11 +109,6 @@ class Held:
 def whole(page: memoryview) -> memoryview | None:
     """The page if all of it could be read; a file that ends within it has no such page."""
     return page if len(page) == fmt.PAGE else None
-
-
-def key_of(reference: int) -> int:
-    """The key of the page that a reference lies in."""
-    return reference // fmt.PAGE_UNITS
 
 
 def file_page(key: int) -> tuple[int, int]:

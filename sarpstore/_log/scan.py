@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -139,8 +140,9 @@ async def _read_slice(scheduler: Scheduler, file: File, start: int, length: int)
         return await scheduler.read(file, start, length, 0)
     pages = range(start // fmt.PAGE, (start + length) // fmt.PAGE)
     read = await scheduler.try_read_pages([(file, page) for page in pages])
-    if not any(isinstance(page, memoryview) for page in read) and isinstance(read[0], BaseException):
-        raise read[0]  # not a bad page: the file, or the device
+    for page in read:
+        if isinstance(page, BaseException) and getattr(page, "errno", None) != errno.EIO:
+            raise page  # not a bad page: the system may be able to read it the next time
     return memoryview(b"".join(bytes(p) if isinstance(p, memoryview) else _UNREADABLE for p in read))
 
 

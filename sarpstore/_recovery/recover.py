@@ -57,8 +57,6 @@ class Recovered:
     """Bytes of log behind the head's start."""
     replayed_bytes: int = 0
     """What was read of them: records, or summaries."""
-    clean: bool = False
-    """The last process closed the store in order."""
 
 
 async def recover(
@@ -91,7 +89,6 @@ async def recover(
         damage=seen.damage + accepted.damage,
         tail_bytes=sum(part.end - part.begin for part in seen.parts),
         replayed_bytes=sum(scan.read_bytes for scan in scans),
-        clean=_is_clean(scans, accepted),
     )
 
 
@@ -191,11 +188,6 @@ def _unsynced_files(seen: Survey, accepted: Accepted) -> list[str]:
         return []
     first, last = fmt.position_file(max(accepted.synced, 1 << fmt.UNIT_BITS)), fmt.position_file(accepted.end)
     return [fmt.log_name(n) for n in seen.numbers if first <= n <= last]
-
-
-def _is_clean(scans: list[FileScan], accepted: Accepted) -> bool:
-    last = scans[-1].commits[-1:]
-    return bool((last["end"] == accepted.end).any() and (last["flags"] >> 8 & fmt.COMMIT_CLOSED).any())
 
 
 def _read_namespace(folder: Folder, shape: Shape, directory: DivergenceDirectory, at: int) -> NamespaceEntry | None:

@@ -133,7 +133,8 @@ def _read_headers(
         name = fmt.log_name(number)
         try:
             headers.append(_read_header(folder, name))
-        except (CorruptionError, StorageError) as error:
+        except CorruptionError as error:
+            # An error of the system is not damage: it may be gone the next time, and what is left out here is lost.
             damage.append(_damage_of(error, name))
     return headers[::-1]
 
@@ -142,7 +143,13 @@ def _read_header(folder: Folder, name: str) -> LogHeader:
     file = folder.open(name)
     try:
         data = bytearray(fmt.LOG_HEADER_BYTES)
-        return LogHeader.decode(bytes(data[: file.read_into(0, data)]), name)
+        try:
+            read = file.read_into(0, data)
+        except StorageError:
+            # Perhaps one of the two copies can be read.
+            pages = memoryview(data)
+            read = fmt.PAGE + file.read_into(fmt.PAGE, pages[fmt.PAGE :])
+        return LogHeader.decode(bytes(data[:read]), name)
     finally:
         file.close()
 

@@ -88,10 +88,12 @@ async def test_a_store_that_is_not_there(tmp_path, options):
     assert list(path.iterdir()) == []
 
 
-async def test_missing_parents_are_made(tmp_path):
-    async with sarpstore.open(tmp_path / "a" / "b" / "c"):
+async def test_a_missing_folder_is_made_but_not_its_parent(tmp_path):
+    with pytest.raises(sarpstore.NotAStoreError, match="does not exist"):
+        await sarpstore.open(tmp_path / "a" / "b")
+    async with sarpstore.open(tmp_path / "a"):
         pass
-    async with sarpstore.open(str(tmp_path / "a" / "b" / "c"), create=False):
+    async with sarpstore.open(str(tmp_path / "a"), create=False):
         pass
 
 

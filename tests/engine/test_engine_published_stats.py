@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import numpy as np
 import pytest
 
@@ -14,8 +17,10 @@ async def test_a_closed_stores_last_statistics_are_what_it_held(tmp_path):
         await store.sync()
         held = store.stats().blocks
     published = await sarpstore.published_stats(tmp_path)
-    assert isinstance(published, sarpstore.Stats)
-    assert published.blocks == held == 10
+    assert published.stats.blocks == held == 10
+    assert published.stats.log_bytes > 0
+    assert published.process == os.getpid()
+    assert abs(published.published_ms / 1e3 - time.time()) < 60
 
 
 async def test_nothing_published_and_damaged_statistics_are_one_clear_error_each(tmp_path):

@@ -52,8 +52,11 @@ def folder(tmp_path):
     folder.close()
 
 
-def test_missing_parents_are_made(tmp_path):
-    path = tmp_path / "a" / "b" / "c"
+def test_a_missing_folder_is_made_but_not_its_parent(tmp_path):
+    path = tmp_path / "a"
+    with pytest.raises(NotAStoreError, match="does not exist"):
+        RealFolder.open_or_create(path / "b", create=True)
+    assert not path.exists()
     RealFolder.open_or_create(path, create=True).close()
     assert path.is_dir()
     RealFolder.open_or_create(path, create=True).close()

@@ -100,6 +100,10 @@ BRANCH = "a" * 20 + "b" * 60
             *(insert("a" * 30), insert("a" * 10 + "b" * 10, 1), insert("a" * 8 + "c" * 20, 2)),
             *(Collide(1, "a" * 8 + "c" * 20, 10, None, 20, 0, (0, 0)), Query("a" * 8 + "c" * 20, 0, 0)),
         ],
+        *(
+            [insert("a" * old), Damage("byte", 1, 3), Rebuild(True, 9), insert("a" * new, 1), Query("a" * 150, 0, 0)]
+            for old, new in ((140, 150), (150, 140), (150, 150))
+        ),
         [insert("a" * 30), Collide(0, "a" * 30, 10, None, 20, 0, (0, 0)), Query("a" * 30, 0, 0), insert("a" * 40, 2)],
         [insert("a" * 64), Collide(0, "a" * 140, 64, 0, 64, 0, (0, 0)), Collide(0, "a" * 140, 128, 0, 9, 5, (0, 0))],
     ],
@@ -108,6 +112,9 @@ BRANCH = "a" * 20 + "b" * 60
         *("equal keys", "an equal key in place of a root"),
         *(
             "an equal key on the same path, further on than it is shared",
+            "longer after shorter",
+            "shorter after longer",
+            "equally long",
             "a record under another d",
             "equal keys in place of roots",
         ),

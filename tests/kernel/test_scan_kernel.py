@@ -17,7 +17,7 @@ from strategies import Insert
 
 from sarpstore import VersionError
 from sarpstore import _format as fmt
-from sarpstore._kernel import CHANGE_DTYPE, FEATURES, FOUND_COMMIT_DTYPE, ffi, lib, pointer
+from sarpstore._kernel import CHANGE_DTYPE, FEATURES, FOUND_COMMIT_DTYPE, crc32c, ffi, lib, pointer
 from sarpstore._log.commits import CommitBuffer, seal_record, summary_of, summary_record
 
 FILE = 1
@@ -386,6 +386,12 @@ def test_a_commit_record_that_does_not_agree(small: Log, name: str) -> None:
     put(hurt, 0, commit=2)
     seal(hurt, 0, UUID, position_at(0))
     assert not scan(machine, bytes(hurt)).complete
+    # Even where the commit record's checksum is made to agree, as it does where nothing was changed.
+    for log in (hurt, bytearray(data)):
+        places = [page + a for page in (0, fmt.PAGE) for a in starts(log[page : page + fmt.PAGE])]
+        put(log, at, checksum=crc32c(b"".join(bytes(log[a : a + 4]) for a in places if a != at)))
+        seal(log, at, UUID, position_at(at))
+        assert bool(scan(machine, bytes(log)).complete) == (log is not hurt)
 
 
 def test_two_commit_records_in_a_page(small: Log) -> None:

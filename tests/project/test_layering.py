@@ -1,4 +1,4 @@
-"""Imports go down only (DESIGN: engine → checkpoint, recovery → directory, log, blocks → io → files → kernel → …)."""
+"""Imports go down only (engine → checkpoint, recovery → directory, log, blocks → io → files → kernel → …)."""
 
 from __future__ import annotations
 

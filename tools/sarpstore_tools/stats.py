@@ -103,7 +103,8 @@ def _json(store: Path, sample: Statistics, watch: bool, interval: float) -> None
 
 def _watch(store: Path, sample: Statistics, interval: float) -> None:
     rates: Rates | None = None
-    with Live(_view(store, sample, rates), auto_refresh=False) as live:
+    # On a terminal that is too low for it, rich would cut the table's end, where the rates are.
+    with Live(_view(store, sample, rates), auto_refresh=False, vertical_overflow="visible") as live:
         try:
             while True:
                 time.sleep(interval)
