@@ -26,6 +26,7 @@ LOG_FILE_BYTES_MAX: Final = (1 << 30) - PAGE
 LOCATION_BYTES_MAX: Final = 46
 BLOCK_TOKENS_MAX: Final = 1024
 SLOT_MAX: Final = 65_534
+FILE_NUMBER_END: Final = 1 << 40
 REFERENCE_NONE: Final = (1 << 40) - 1
 UNIT_BITS: Final = 24
 
@@ -148,4 +149,12 @@ def checkpoint_name(number: int) -> str:
 def numbered(names: list[str], suffix: str) -> list[int]:
     """The numbers of the folder's files with that suffix, ascending; names that are not ours are passed over."""
     stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
-    return sorted(int(s, 16) for s in stems if len(s) == 16 and all(c in "0123456789abcdef" for c in s))
+    numbers = (int(s, 16) for s in stems if len(s) == 16 and all(c in "0123456789abcdef" for c in s))
+    return sorted(number for number in numbers if 0 < number < FILE_NUMBER_END)
+
+
+def is_own_temporary(name: str) -> bool:
+    """Whether a name is that of a file of ours that was not published."""
+    stem = name.removesuffix(TEMPORARY_SUFFIX)
+    own = (LOG_SUFFIX, IMAGES_SUFFIX, CHECKPOINT_SUFFIX)
+    return stem != name and (stem == STATS_NAME or any(numbered([stem], suffix) for suffix in own))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sarpstore import _format as fmt
 from sarpstore._checkpoint.head import decode_image
 from sarpstore._directory import LOADED, DivergenceDirectory
-from sarpstore._errors import CorruptionError, StorageError
+from sarpstore._errors import CorruptionError, LimitError, StorageError
 from sarpstore._io import BACKGROUND, MATCHING
 
 if TYPE_CHECKING:
@@ -98,6 +98,8 @@ class PartitionLoader:
         self._rebuilding: asyncio.Task[npt.NDArray[Any]] | None = None
         self.places = places_by_range(places)
         """Images that are as their partition is on disk, by (prefix, depth); a checkpoint may share them."""
+        self.incomplete: LimitError | None = None
+        """Why a partition in memory lacks part of the log's tail: no checkpoint may be written then."""
         self.unloaded = len(places)
         """Partitions that are not in memory yet."""
 
@@ -144,8 +146,15 @@ class PartitionLoader:
                 await self._load_from_log(number, *key)
             else:
                 # At once: a partition is whole from the moment on at which it counts as loaded.
-                self._directory.apply(self._tail, self._steps[self._starts[number] : self._starts[number + 1]])
+                self._apply_tail(number)
             self.unloaded -= 1
+
+    def _apply_tail(self, number: int) -> None:
+        try:
+            self._directory.apply(self._tail, self._steps[self._starts[number] : self._starts[number + 1]])
+        except LimitError as error:
+            self.incomplete = error
+            raise
 
     async def _read_images(self, places: list[ImagePlace], priority: int) -> list[memoryview | BaseException]:
         """The images' bytes, or why they can't be read; b"" for a partition without entries."""
@@ -167,7 +176,7 @@ class PartitionLoader:
 
     async def _load_from_log(self, number: int, prefix: int, depth: int) -> None:
         """A damaged image costs time, nothing else: the log has it all."""
-        if self._rebuilding is None:
+        if self._rebuilding is None or (self._rebuilding.done() and self._rebuilding.exception() is not None):
             self._rebuilding = asyncio.create_task(self._rebuild())
         changes = await asyncio.shield(self._rebuilding)
         steps = await asyncio.to_thread(_steps_within, changes, prefix, depth)

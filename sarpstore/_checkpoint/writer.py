@@ -109,6 +109,8 @@ class Checkpointer:
         """Write and publish a checkpoint. After an error the previous one stands, and all is imaged next time."""
         async with self._lock:
             self._log.check()
+            if self._loader.incomplete is not None:
+                raise self._loader.incomplete
             # Never the same number twice: a head that failed half way may stand there, and name that .images file.
             number = self.number = self.number + 1
             start, commit, sequence = self._gatherer.place()

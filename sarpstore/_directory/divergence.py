@@ -64,7 +64,8 @@ class DivergenceDirectory:
 
         ValueError if they do not cover all keys once.
         """
-        if len(partitions) > self._partition_limit:
+        pages = int(((partitions["entries"] + (17 + 255)) // 256).sum())
+        if len(partitions) > self._partition_limit or pages > int(self.c.page_limit):
             raise self._full()
         own = np.frombuffer(self._partitions_space, PARTITION_DTYPE, len(partitions))
         for name in ("prefix", "depth", "entries", "blocks"):

@@ -136,9 +136,7 @@ class Background:
     async def _cancel(self) -> None:
         for task in self._tasks:
             task.cancel()
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await asyncio.wait(self._tasks)
 
     def _log_bytes_since(self) -> int:
         """Bytes of log behind the last checkpoint's start."""

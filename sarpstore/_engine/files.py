@@ -24,6 +24,8 @@ class OpenFiles:
         self._open_max = open_max
         self._files: OrderedDict[str, File] = OrderedDict()
         self._opening: dict[str, asyncio.Task[File]] = {}
+        self._pinned: dict[str, File] = {}
+        self.closed = False
 
     async def log(self, file_number: int) -> File:
         """The log file with that number; StorageError if it can't be opened."""
@@ -33,7 +35,14 @@ class OpenFiles:
         """The .images file with that number; StorageError if it can't be opened."""
         return await self._get(fmt.images_name(number))
 
+    async def pinned_images(self, number: int) -> None:
+        """Open an .images file and keep it open whatever happens to its name."""
+        name = fmt.images_name(number)
+        self._pinned[name] = await self._scheduler.run(self._folder.open, name)
+
     async def _get(self, name: str) -> File:
+        if name in self._pinned:
+            return self._pinned[name]
         file = self._files.get(name)
         if file is not None:
             self._files.move_to_end(name)
@@ -49,12 +58,14 @@ class OpenFiles:
         self._files[name] = file
         while len(self._files) > self._open_max:
             _, oldest = self._files.popitem(last=False)
-            # Reads in progress finish first; the descriptor goes with the last of them.
+            # Reads in progress finish first; whoever has the file but has not begun to read asks for it again.
             await self._scheduler.run(oldest.close)
         return file
 
     async def close(self) -> None:
-        files = list(self._files.values())
+        self.closed = True
+        files = [*self._files.values(), *self._pinned.values()]
         self._files.clear()
+        self._pinned.clear()
         for file in files:
             await self._scheduler.run(file.close)

@@ -12,6 +12,7 @@ on its way can be overlooked, and there is no state to go back to. Cached data t
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import logging
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +22,7 @@ import numpy.typing as npt
 
 from sarpstore import _format as fmt
 from sarpstore._clock import monotonic_ms
-from sarpstore._errors import StorageError
+from sarpstore._errors import ClosedError, StorageError
 from sarpstore._kernel import ffi, lib
 from sarpstore._log.pages import file_page, whole
 
@@ -43,8 +44,8 @@ _NEEDS_MAX: Final = 4096
 # never split.
 _SLICE_BLOCKS: Final = 32_768
 _DAMAGED_MAX: Final = 65_536
-# Time in the kernel after which a caller that never waits gives way; with Python's share it is about a millisecond.
-_HELD_MS_MAX: Final = 0.25
+# Time after which a caller that never waits gives way.
+_TURN_MS: Final = 1.0
 
 
 class Queries:
@@ -120,7 +121,7 @@ class Matcher:
         self._needs.damaged, self._needs.damaged_limit = self._needs_damaged, _NEEDS_MAX
         self._damaged: set[int] = set()
         self._unreadable_pages: set[int] = set()
-        self._held_ms = 0.0
+        self._turn_ms = 0.0
         self.other_damage = 0
         self.loop_hold_ms_max = 0.0
 
@@ -179,15 +180,13 @@ class Matcher:
 
     async def _give_way(self) -> None:
         """Let the event loop run now and then: calls on cached data never wait, and callers may make them in a loop."""
-        if self._held_ms > _HELD_MS_MAX:
-            self._held_ms = 0.0
+        if monotonic_ms() - self._turn_ms > _TURN_MS:
             await asyncio.sleep(0)
+            self._turn_ms = monotonic_ms()
 
     def note_hold(self, began_ms: float) -> None:
         """Count a step that began at `began_ms` and ends now against the longest hold of the loop."""
-        held = monotonic_ms() - began_ms
-        self._held_ms += held
-        self.loop_hold_ms_max = max(self.loop_hold_ms_max, held)
+        self.loop_hold_ms_max = max(self.loop_hold_ms_max, monotonic_ms() - began_ms)
 
     def _collect(self, pages: set[int], partitions: set[int]) -> None:
         needs = self._needs
@@ -206,6 +205,13 @@ class Matcher:
 
     async def _read(self, keys: set[int], held: dict[int, memoryview | None]) -> None:
         """Read log pages into `held` and the cache. One that can't be read is held as None: its records are damaged."""
+        left = keys
+        while left:
+            left = await self._try_read(left, held)
+
+    async def _try_read(self, keys: set[int], held: dict[int, memoryview | None]) -> set[int]:
+        """As `_read`; the keys whose file was closed meanwhile to make room for others: they must be tried again."""
+        again: set[int] = set()
         wanted, places = [], []
         for key in keys:
             slot, page = file_page(key)
@@ -216,6 +222,9 @@ class Matcher:
                 self._unreadable(key, error)
                 held[key] = None
         for key, view in zip(places, await self._scheduler.try_read_pages(wanted), strict=True):
+            if isinstance(view, ClosedError) and not self.files.closed:
+                again.add(key)
+                continue
             if isinstance(view, BaseException):
                 if not isinstance(view, StorageError):
                     raise view
@@ -226,9 +235,16 @@ class Matcher:
             held[key] = page_view
             if page_view is not None:
                 self.pages.cache_insert(key, ffi.from_buffer("uint8_t[]", page_view))
+        return again
 
     def _unreadable(self, key: int, error: StorageError) -> None:
-        """Log, once, a page that can't be read. What counts as damage is its records, as they are asked for."""
+        """Log, once, a page that can't be read. What counts as damage is its records, as they are asked for.
+
+        Only where the file is gone or the device can't read it: an error of the system's own (too many open files, no
+        memory) passes, and is the caller's to know.
+        """
+        if error.errno not in (errno.EIO, errno.ENOENT):
+            raise error
         if key not in self._unreadable_pages and len(self._unreadable_pages) < _DAMAGED_MAX:
             self._unreadable_pages.add(key)
             _log.error("%s", error)

@@ -98,7 +98,8 @@ class Namespace:
         if hasher.fits_one_slice(values):
             ids = hasher.hash(self._root, values)
         else:
-            ids = await hasher.hash_in_slices(self._root, values)
+            # A copy: the caller may change its array meanwhile.
+            ids = await hasher.hash_in_slices(self._root, values.copy())
         return Sequenced(self._key, ids, _NATIVE_KEY_BYTES)
 
     def sequenced(self, ids: Any) -> Sequenced:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import resource
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,9 +38,7 @@ _log = logging.getLogger("sarpstore")
 _APPLY_SLICE: Final = 1024
 _BUFFERS: Final = 3
 _SNAPSHOT_TRIES: Final = 5
-# A snapshot keeps all its descriptors, at most one a slot and as many images; a writer can always open a file again.
-_SNAPSHOT_FILES_MAX: Final = 1 << 17
-_WRITER_FILES_MAX: Final = 1024
+_FILES_MAX: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +151,11 @@ async def _open(folder: Folder, scheduler: Scheduler, options: Options) -> State
         if not options.read_only:
             await scheduler.run(_remove_temporaries, folder)
             _start_writing(state, options)
-            await state.writer.started()
+            try:
+                await state.writer.started()
+            except BaseException:
+                await state.writer.abandon()
+                raise
             return state
         try:
             await _pin_files(state)
@@ -168,22 +170,24 @@ async def _open(folder: Folder, scheduler: Scheduler, options: Options) -> State
 
 
 async def _pin_files(state: State) -> None:
-    """Open every file that a snapshot may read: the writer may remove their names, but not the open files."""
+    """Load what stands in .images files, whose names a writer removes with older checkpoints. Log files stay."""
     if state.found.head is not None:
         for number in np.unique(state.found.head.partitions["images_number"]).tolist():
             if number:
-                await state.files.images(number)
-    for number in state.directory.slot_files[: state.directory.c.slot_count].tolist():
-        if number:
-            with contextlib.suppress(StorageError):  # a log file that is gone is damage: its blocks miss
-                await state.files.log(number)
+                await state.files.pinned_images(number)
 
 
 def _remove_temporaries(folder: Folder) -> None:
     """What a crash left unpublished."""
     for name in folder.names():
-        if name.endswith(fmt.TEMPORARY_SUFFIX):
+        if fmt.is_own_temporary(name):
             folder.remove(name)
+
+
+def _files_max() -> int:
+    """Descriptors to keep open: a share of what the process may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _FILES_MAX if soft == resource.RLIM_INFINITY else max(8, min(_FILES_MAX, soft // 4))
 
 
 async def _find(folder: Folder, scheduler: Scheduler, options: Options) -> Recovered:
@@ -209,7 +213,7 @@ async def _state_of(folder: Folder, scheduler: Scheduler, options: Options, foun
     else:
         directory.start_unloaded(found.head.partitions)
     places = found.head.partitions if found.head else np.empty(0, fmt.PARTITION_DTYPE)
-    files = OpenFiles(folder, scheduler, _SNAPSHOT_FILES_MAX if options.read_only else _WRITER_FILES_MAX)
+    files = OpenFiles(folder, scheduler, _files_max())
     pages = Pages(found.shape.uuid, found.shape.location_bytes, options.cache_bytes)
 
     async def rebuild() -> npt.NDArray[Any]:

@@ -7,8 +7,9 @@ open ─► recover ─► State (directory, pages, files, loader) ─► Core: 
 
 from __future__ import annotations
 
+import asyncio
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sarpstore._blocks import as_tokens
 from sarpstore._engine.background import Background
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Opening", "Store", "open_store"]
 
+# What a batch may hash, or take in, before the event loop gets its turn: about a millisecond.
+_BLOCKS_PER_TURN: Final = 4096
+_QUERIES_PER_TURN: Final = 128
+
 
 class Store:
     """An open store. Made by `sarpstore.open`; belongs to the event loop and the process that opened it."""
@@ -36,6 +41,8 @@ class Store:
     def __init__(self, state: State, options: Options) -> None:
         self._core = Core(state, options)
         self._background = Background(state, options, self.stats)
+        self._closed = False
+        self._refreshing = asyncio.Lock()
 
     @property
     def path(self) -> str:
@@ -66,8 +73,15 @@ class Store:
         """`match` for each (namespace, tokens), as one batch: the reads of all go out together."""
         self._core.check()
         # All inputs are checked before the first is hashed.
-        wanted = [(self._own(namespace), as_tokens(tokens)) for namespace, tokens in _pairs(queries)]
-        hashed = [await namespace.hashed(tokens) for namespace, tokens in wanted]
+        wanted = [(self._own(namespace), as_tokens(tokens).copy()) for namespace, tokens in _pairs(queries)]
+        hashed = []
+        blocks = 0
+        for namespace, tokens in wanted:
+            hashed.append(await namespace.hashed(tokens))
+            blocks += len(hashed[-1].ids)
+            if blocks >= _BLOCKS_PER_TURN:
+                blocks = 0
+                await asyncio.sleep(0)
         return await self._core.match(hashed, locations=locations, holder=holder)
 
     async def match_many_ids(
@@ -75,7 +89,11 @@ class Store:
     ) -> list[Match]:
         """`match_ids` for each (namespace, ids), as one batch."""
         self._core.check()
-        batch = [self._own(namespace).sequenced(ids) for namespace, ids in _pairs(queries)]
+        batch = []
+        for namespace, ids in _pairs(queries):
+            batch.append(self._own(namespace).sequenced(ids))
+            if len(batch) % _QUERIES_PER_TURN == 0:
+                await asyncio.sleep(0)
         return await self._core.match(batch, locations=locations, holder=holder)
 
     async def sync(self) -> None:
@@ -94,25 +112,37 @@ class Store:
         core = self._core
         if not core.options.read_only:
             raise ReadOnlyError(f"{self.path}: refresh() is for stores opened with read_only=True")
-        state = await open_state(core.state.folder, core.options)
-        state.carried = core.state.counters()
-        old, core.state = core.state, state
-        await self._background.replace(state)
-        old.retire()
+        async with self._refreshing:
+            state = await open_state(core.state.folder, core.options)
+            if core.closed:
+                await state.close_files()
+                core.check()
+            state.carried = core.state.counters()
+            old, core.state = core.state, state
+            await self._background.replace(state)
+            old.retire()
 
     async def close(self) -> None:
         """Write and sync everything, checkpoint, and close. Closing again does nothing.
 
         Raises what kept it from syncing; the store is closed all the same.
         """
-        if self._core.closed:
+        if self._closed:
             return
-        self._core.check()
-        self._core.closed = True
+        if not self._core.closed:
+            self._core.check()
+            self._core.closed = True
         try:
-            await self._background.stop()
-        finally:
-            await self._core.state.close()
+            try:
+                await self._background.stop()
+            finally:
+                await self._core.state.close()
+        except asyncio.CancelledError:
+            raise  # a close that was cut short is gone on with by the next one
+        except BaseException:
+            self._closed = True
+            raise
+        self._closed = True
 
     async def __aenter__(self) -> Self:
         return self
@@ -212,8 +242,12 @@ def _folder_of(path: str | os.PathLike[str] | Folder, make: bool) -> Folder:
             return path
         raise OptionError(f"path={path!r}: must be a path, or a Folder of the file layer")
     text = os.fspath(path)
-    if not isinstance(text, str) or "\0" in text:
-        raise OptionError(f"path={text!r}: must be text without NUL characters")
+    try:
+        possible = isinstance(text, str) and b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        possible = False
+    if not possible:
+        raise OptionError(f"path={text!r}: must be text that a file name can hold")
     return RealFolder.open_or_create(text, create=make)
 
 

@@ -86,11 +86,11 @@ class Folder(Protocol):
         """Give up the lock and the folder; its files stay open. Closing again does nothing."""
 
 
-def read_whole(folder: Folder, name: str) -> bytes:
-    """All bytes of a small file."""
+def read_whole(folder: Folder, name: str, bytes_max: int = 1 << 30) -> bytes:
+    """All bytes of a small file; of one that is longer than `bytes_max`, so many."""
     file = folder.open(name)
     try:
-        data = bytearray(file.size())
+        data = bytearray(min(file.size(), bytes_max))
         return bytes(data[: file.read_into(0, data)])
     finally:
         file.close()

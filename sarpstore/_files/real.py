@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 import threading
 import weakref
 from pathlib import Path
@@ -155,6 +156,7 @@ class RealFolder:
             raise _storage_error("open", self._path, error) from error
         self._descriptor = _Descriptor(fd, self._path)
         self._lock_fd: int | None = None
+        self._listing = threading.Lock()
         _folders.add(self)
 
     @classmethod
@@ -172,7 +174,10 @@ class RealFolder:
         return f"RealFolder({self._path!r})"
 
     def names(self) -> list[str]:
-        return sorted(name for name in self._descriptor.call("list", os.listdir) if name != LOCK_NAME)
+        # Copies of a folder's descriptor share one reading position: two threads must not list it at once.
+        with self._listing:
+            names = self._descriptor.call("list", os.listdir)
+        return sorted(name for name in names if name != LOCK_NAME)
 
     def create(self, name: str) -> RealFile:
         return self._open("create", name, _CREATE)
@@ -219,7 +224,11 @@ class RealFolder:
         self._descriptor.close()
 
     def _open(self, operation: str, name: str, flags: int) -> RealFile:
-        fd = self._call(operation, name, lambda folder: os.open(name, flags, _FILE_MODE, dir_fd=folder))
+        # O_NONBLOCK: a pipe under one of our names must not make the open wait for ever.
+        fd = self._call(operation, name, lambda folder: os.open(name, flags | os.O_NONBLOCK, _FILE_MODE, dir_fd=folder))
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise StorageError.of(operation, str(Path(self._path, name)), errno.EINVAL)
         return RealFile(fd, self._path, name)
 
     def _call(self, operation: str, name: str, function: Callable[[int], _Result]) -> _Result:

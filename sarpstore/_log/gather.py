@@ -105,6 +105,7 @@ class Frozen:
     """The file begins with this commit: its header goes first."""
     seal: Seal | None
     """The file ends with this commit."""
+    written: bool = False
 
 
 class Gatherer:

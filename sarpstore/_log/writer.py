@@ -69,7 +69,8 @@ class LogWriter:
         self._gathered_at: float | None = None
         self._written_at = 0.0
         self._opened_at = self._loop.time()
-        self._closing = False
+        self._closing = self._ended = False
+        self._last_seal: Seal | None = None
         self._wake = asyncio.Event()
         self._progress: asyncio.Future[None] = self._loop.create_future()
         self.failure: BaseException | None = None
@@ -101,13 +102,14 @@ class LogWriter:
         """A record was added to the gathering commit: it will be written in due time."""
         if self._gathered_at is None:
             self._gathered_at = self._loop.time()
-            self._wake.set()
+            self._keep_running()
 
     async def started(self) -> None:
         """Return once a new store's first log file exists; raise what kept it from being made."""
         while self._first_header is not None:
             if self.failure is not None:
                 raise self.failure
+            self._keep_running()
             await asyncio.shield(self._progress)
 
     async def make_room(self) -> None:
@@ -117,8 +119,9 @@ class LogWriter:
             self.check()
             if self._gatherer.can_freeze:
                 self._freeze()
-                self._wake.set()
+                self._keep_running()
             else:
+                self._keep_running()
                 await asyncio.shield(self._progress)
 
     async def durable(self, number: int) -> None:
@@ -131,7 +134,7 @@ class LogWriter:
                     else FailedError(self._folder.path, self.failure)
                 )
             self._wanted = max(self._wanted, number)
-            self._wake.set()
+            self._keep_running()
             await asyncio.shield(self._progress)
 
     async def sync(self) -> None:
@@ -142,13 +145,27 @@ class LogWriter:
     async def close(self) -> None:
         """Write and sync everything, and end the file with a seal that says so. Raises what kept it from that."""
         self._closing = True
-        self._wake.set()
-        await self._task
+        while not self._ended and self.failure is None:
+            self._keep_running()
+            # Not `await self._task`: a caller that is cancelled must not take the writer along.
+            await asyncio.wait([self._task])
         if self._file is not None:
             file, self._file = self._file, None
             await self._scheduler.run(file.close)
         if self.failure is not None:
             raise self.failure
+
+    async def abandon(self) -> None:
+        """End the task without writing anything: the open that made it has failed."""
+        self._ended = True
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    def _keep_running(self) -> None:
+        """Wake the task. One that was cancelled, as at the end of `asyncio.run`, goes on where it stood."""
+        self._wake.set()
+        if self._task.done() and not self._ended and self.failure is None:
+            self._task = asyncio.create_task(self._run(), name="sarpstore log writer")
 
     # --- when
 
@@ -194,8 +211,14 @@ class LogWriter:
                 if self._wanted > self._synced_commit:
                     await self._sync_written()
             await self._sync_recovered()
-            if self._file is not None:
-                await self._end_file(self._file, self._gatherer.seal_last(self.synced_position))
+            if self._file is not None and self._last_seal is None:
+                self._last_seal = self._gatherer.seal_last(self.synced_position)
+            if self._file is not None and self._last_seal is not None:
+                await self._end_file(self._file, self._last_seal)
+            self._ended = True
+        except asyncio.CancelledError:
+            self._tell()  # whoever waits starts the task again
+            raise
         except Exception as error:  # whatever it is, nothing may be written behind it
             self.failure = error
             self._tell()
@@ -219,19 +242,23 @@ class LogWriter:
         self._gathered_at = None
 
     async def _carry_out(self, frozen: Frozen) -> None:
+        """Steps that may be cut short and done again: the same bytes go to the same place."""
         buffer = frozen.buffer
         if frozen.header is not None:
             await self._begin_file(frozen.header)
-        assert self._file is not None
-        sync = self._durability != "never" or self._wanted >= buffer.number or frozen.seal is not None
-        await self._write(self._file, buffer, sync=sync)
-        # A mark says what was synced before it; nobody needs to say that the mark is.
-        self._records_since_mark = buffer.records > 0
-        self._ready.popleft()
-        self._gatherer.release(buffer)
-        self._tell()
-        if frozen.seal is not None:
+            frozen.header = None
+        if not frozen.written:
+            assert self._file is not None
+            sync = self._durability != "never" or self._wanted >= buffer.number or frozen.seal is not None
+            await self._write(self._file, buffer, sync=sync)
+            frozen.written = True
+            # A mark says what was synced before it; nobody needs to say that the mark is.
+            self._records_since_mark = buffer.records > 0
+            self._gatherer.release(buffer)
+            self._tell()
+        if frozen.seal is not None and self._file is not None:
             await self._end_file(self._file, frozen.seal)
+        self._ready.popleft()
 
     async def _begin_file(self, header: LogHeader) -> None:
         self._file = await self._scheduler.run(_create_log_file, self._folder, header)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from sarpstore import _format as fmt
 from sarpstore._checkpoint.head import CheckpointHead, NamespaceEntry
 from sarpstore._directory import DivergenceDirectory
-from sarpstore._errors import StorageError
+from sarpstore._errors import CorruptionError, StorageError
 from sarpstore._log.gather import LogEnd
 from sarpstore._log.header import Shape
 from sarpstore._log.scan import FileScan, PageScanner, scan_file, scan_summary
@@ -77,7 +77,8 @@ async def recover(
     for slot, number in seen.slots():
         directory.add_slot(slot, number)
     scans = await _scan_parts(folder, scheduler, directory, seen, options.progress)
-    accepted = _accept(scans, seen)
+    # A long tail takes a while: not on the loop.
+    accepted = await scheduler.run(_accept, scans, seen)
     return Recovered(
         shape=shape,
         directory=directory,
@@ -97,7 +98,8 @@ async def read_log_changes(
 ) -> npt.NDArray[Any]:
     """All accepted segment records of the log up to the recovered end: what rebuilds a partition without its image."""
     seen = await scheduler.run(survey, folder, found.end.position)
-    assert seen is not None
+    if seen is None:
+        raise CorruptionError(folder.path, None, "the log files are gone")
     scans = await _scan_parts(folder, scheduler, found.directory, seen, progress)
     return _segments(_accept(scans, seen).changes)
 

@@ -6,7 +6,7 @@ All of it is a few small reads, made in one go on one thread.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sarpstore import _format as fmt
 from sarpstore._checkpoint.head import CheckpointHead
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from sarpstore._files import Folder
 
 __all__ = ["Part", "Survey", "holds_store", "survey"]
+
+# Of 2^20 partitions, all slots and 10^6 namespaces: more than any head of this version has.
+_HEAD_BYTES_MAX: Final = 1 << 28
 
 
 @dataclass(slots=True)
@@ -109,7 +112,7 @@ def _newest_head(folder: Folder, heads: list[int], damage: list[Damage]) -> Chec
     for number in reversed(heads):
         name = fmt.checkpoint_name(number)
         try:
-            return CheckpointHead.decode(read_whole(folder, name), name, number)
+            return CheckpointHead.decode(read_whole(folder, name, _HEAD_BYTES_MAX), name, number)
         except (CorruptionError, StorageError) as error:
             damage.append(_damage_of(error, name))
     return None
@@ -188,7 +191,7 @@ def _parts(folder: Folder, headers: list[LogHeader], head: CheckpointHead | None
     parts = []
     for i, header in enumerate(headers):
         number = header.file_number
-        end = size_of(folder, fmt.log_name(number)) // fmt.PAGE * fmt.PAGE
+        end = min(size_of(folder, fmt.log_name(number)), fmt.LOG_FILE_BYTES_MAX) // fmt.PAGE * fmt.PAGE
         named = min((later.previous_end for later in headers[i + 1 :]), default=fmt.position(number + 1, 0))
         if fmt.position_file(named) <= number:
             end = min(end, fmt.position_offset(named) if fmt.position_file(named) == number else 0)

@@ -136,7 +136,10 @@ def _decode(steps: list[_Step], kinds: list[str]) -> list[Operation]:
     known = [""]
     operations: list[Operation] = []
     for number, step in enumerate(steps):
-        prefix = _cut(known[step.choice % len(known)], step.cut, fmt.WINDOW)
+        # Half of the paths grow out of the latest ones, as sessions do.
+        recent = step.choice >= 0x8000
+        parent = known[max(0, len(known) - 1 - step.choice % 3) if recent else step.choice % len(known)]
+        prefix = _cut(parent, step.cut, fmt.WINDOW)
         kind = kinds[step.kind % len(kinds)]
         if kind == "insert":
             path = _grow(prefix, step.runs, fmt.WINDOW)
@@ -178,7 +181,9 @@ def _steps_of(data: bytes) -> _Step:
         ("abc"[data[9 + 2 * i] % 3], ("short", "long", "edge")[data[9 + 2 * i] // 3 % 3], data[10 + 2 * i])
         for i in range(1 + count % 4)
     ]
-    return _Step(kind, choice, (("whole", "anywhere", "edge")[where % 3], number), runs, TENANTS[tenant % len(TENANTS)])
+    return _Step(
+        kind, choice, (("whole", "whole", "anywhere", "edge")[where % 4], number), runs, TENANTS[tenant % len(TENANTS)]
+    )
 
 
 _PACKED_STEPS = st.binary(min_size=17, max_size=17).map(_steps_of)
