@@ -185,17 +185,22 @@ def test_a_forked_child_does_not_keep_the_lock(folder):
     other = RealFolder(folder.path)
     folder.lock()
     read_end, write_end = os.pipe()
+    is_up, says_up = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(write_end)
+        os.write(says_up, b"x")
         os.read(read_end, 1)  # until the parent has seen that the lock is free
         os._exit(0)
     try:
+        os.read(is_up, 1)  # what the child does first of all, it has done
         with pytest.raises(LockedError):
             other.lock()
         folder.unlock()
         other.lock()
     finally:
+        os.close(is_up)
+        os.close(says_up)
         os.close(write_end)
         os.close(read_end)
         os.waitpid(child, 0)
