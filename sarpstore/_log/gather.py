@@ -168,7 +168,7 @@ class Gatherer:
         """
         buffer = self.buffer
         if self._room(buffer.offset + (buffer.pages + 1) * fmt.PAGE) < _ROOM_MIN_PAGES:
-            _check_slot(int(buffer.c.slot) + 1)
+            _check_next(buffer.file_number + 1, int(buffer.c.slot) + 1)
         buffer.finish(self._directory, synced, flags)
         self._pages.trim_range(buffer.first_key, buffer.pages)
         self._frozen_records += buffer.records
@@ -219,7 +219,7 @@ class Gatherer:
         """The first commit of a new file. The file is made when that commit is written."""
         end = self._end
         file_number, slot = end.file_number + 1, end.slot
-        _check_slot(slot)
+        _check_next(file_number, slot)
         self._header = LogHeader.new(self._shape, file_number, slot, end.commit, end.position, end.sequence)
         self._add_slot(slot, file_number)
         return self._begin(file_number, slot, fmt.LOG_HEADER_BYTES)
@@ -247,7 +247,9 @@ class Gatherer:
         return seal
 
 
-def _check_slot(slot: int) -> None:
+def _check_next(file_number: int, slot: int) -> None:
+    if file_number >= fmt.FILE_NUMBER_END:
+        raise LimitError(f"no log file can follow {fmt.log_name(file_number - 1)}; is that file really the store's?")
     if slot > fmt.SLOT_MAX:
         raise LimitError(
             f"all {fmt.SLOT_MAX + 1:,} log files that a store may have are there; it can still be read "

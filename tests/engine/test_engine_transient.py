@@ -83,3 +83,15 @@ async def test_running_out_of_slots_is_one_clear_error_and_nothing_is_lost(monke
             assert (await reader.namespace("x").match_ids(ids_of(number))).blocks == 64
     with pytest.raises(sarpstore.LimitError, match="read_only=True"):
         await sarpstore.open(folder.reopen())
+
+
+@pytest.mark.parametrize("name", ["000000ffffffffff.log", "ffffffffffffffff.log", "0000010000000000.images"])
+async def test_files_with_impossible_numbers_are_not_ours_or_one_clear_error(name):
+    folder = await build()
+    folder.create(name).close()
+    try:
+        async with sarpstore.open(folder.reopen()) as store:
+            await store.namespace("x").insert_ids(ids_of(7000), np.zeros(64, sarpstore.LOCATION))
+    except sarpstore.LimitError as error:
+        assert name in str(error)  # noqa: PT017 - either is right
+    assert await count(folder.reopen()) == SEQUENCES

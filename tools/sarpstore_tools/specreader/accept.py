@@ -50,7 +50,7 @@ class Log:
 
     def rows_of(self, number: int) -> Rows:
         low, high = np.searchsorted(
-            self.rows["position"], np.array([number << 24, (number + 1) << 24], dtype=np.uint64)
+            self.rows["position"], np.array([number << 24, (number + 1 << 24) - 1], dtype=np.uint64)
         )
         return self.rows[low:high]
 

@@ -13,7 +13,8 @@ from .faults import DamagedError
 if TYPE_CHECKING:
     from pathlib import Path
 
-_NUMBERED: Final = re.compile(r"([0-9a-f]{16})\.(log|images|checkpoint)")
+# Numbers are from 1 and below 2^40; a name that says another is not the store's (format-spec/README.md).
+_NUMBERED: Final = re.compile(r"(?!0{16})(0{6}[0-9a-f]{10})\.(log|images|checkpoint)")
 WHOLE_BYTES_MAX: Final = 1 << 30  # no head is larger: it has 40 bytes a partition of up to 4,092 entries
 
 
