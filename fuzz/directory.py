@@ -23,7 +23,8 @@ from hypothesis import seed as hypothesis_seed
 _TESTS = Path(__file__).resolve().parent.parent / "tests" / "kernel"
 sys.path.insert(0, str(_TESTS))
 
-from kernel_machine import Machine, Operation, Setup, all_runs  # noqa: E402 - found through the path above
+from kernel_machine import Machine  # noqa: E402 - found through the path above
+from kernel_operations import Operation, Setup, all_runs  # noqa: E402 - found through the path above
 
 _PROGRESS_RUNS = 250
 

@@ -64,13 +64,18 @@ class DivergenceDirectory:
 
         ValueError if they do not cover all keys once.
         """
-        pages = int(((partitions["entries"] + (17 + 255)) // 256).sum())
-        if len(partitions) > self._partition_limit or pages > int(self.c.page_limit):
+        if len(partitions) > self._partition_limit or self._pages_of(partitions) > int(self.c.page_limit):
             raise self._full()
         own = np.frombuffer(self._partitions_space, PARTITION_DTYPE, len(partitions))
         for name in ("prefix", "depth", "entries", "blocks"):
             own[name] = partitions[name]
         self._check(lib.sarp_directory_init_unloaded(self.c, len(partitions)))
+
+    @staticmethod
+    def _pages_of(partitions: npt.NDArray[Any]) -> int:
+        """Pages that these partitions will need once they are all loaded. The kernel refuses impossible counts."""
+        entries = np.minimum(partitions["entries"], lib.SARP_PARTITION_ENTRIES_MAX)
+        return int(((entries + (17 + 255)) // 256).sum())
 
     @property
     def partitions(self) -> npt.NDArray[Any]:

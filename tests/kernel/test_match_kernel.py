@@ -12,23 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kernel_machine import (
-    SECRET,
-    UUID,
-    Checkpoint,
-    Collide,
-    Damage,
-    KernelQueries,
-    Machine,
-    Needs,
-    Operation,
-    Rebuild,
-    Reopen,
-    Replay,
-    Setup,
-    changes_array,
-    runs,
-)
+from kernel_machine import Machine
+from kernel_operations import Checkpoint, Collide, Damage, Operation, Rebuild, Reopen, Replay, Setup, runs
+from kernel_views import SECRET, UUID, KernelQueries, Needs, changes_array
 from records import put, seal, starts
 from strategies import Insert, Query, ids_of, locations_of
 

@@ -7,7 +7,9 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_machine import UUID, KernelQueries, Machine, Setup, clear_cache
+from kernel_machine import Machine
+from kernel_operations import Setup
+from kernel_views import UUID, KernelQueries, clear_cache
 from strategies import Insert, ids_of
 
 from sarpstore import _format as fmt

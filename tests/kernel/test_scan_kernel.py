@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kernel_machine import UUID, Machine, Setup, changes_list, parse_segment
+from kernel_machine import Machine
+from kernel_operations import Setup
+from kernel_views import UUID, changes_list, parse_segment
 from records import get, put, seal, starts
 from strategies import Insert
 
