@@ -17,7 +17,7 @@ from sarpstore._clock import monotonic_ms
 from sarpstore._directory import DivergenceDirectory
 from sarpstore._engine.files import OpenFiles
 from sarpstore._engine.matcher import Matcher
-from sarpstore._errors import NotAStoreError, ReadOnlyError, StorageError
+from sarpstore._errors import CorruptionError, NotAStoreError, ReadOnlyError, StorageError
 from sarpstore._io import Scheduler, ThreadBackend
 from sarpstore._kernel import CHANGE_DTYPE
 from sarpstore._log.commits import COMMIT_PAGES_MAX
@@ -211,7 +211,13 @@ async def _state_of(folder: Folder, scheduler: Scheduler, options: Options, foun
         await _apply_in_slices(directory, tail)
         tail = tail[:0]
     else:
-        directory.start_unloaded(found.head.partitions)
+        try:
+            directory.start_unloaded(found.head.partitions)
+        except ValueError as error:
+            name = fmt.checkpoint_name(found.head.number)
+            raise CorruptionError(
+                name, fmt.CHECKPOINT_HEAD.size, f"its partitions make no directory ({error})"
+            ) from None
     places = found.head.partitions if found.head else np.empty(0, fmt.PARTITION_DTYPE)
     files = OpenFiles(folder, scheduler, _files_max())
     pages = Pages(found.shape.uuid, found.shape.location_bytes, options.cache_bytes)
