@@ -67,7 +67,7 @@ class DivergenceDirectory:
         if len(partitions) > self._partition_limit or self._pages_of(partitions) > int(self.c.page_limit):
             raise self._full()
         if (partitions["entries"] > lib.SARP_PARTITION_ENTRIES_MAX).any():
-            raise ValueError("a partition with more entries than any writer puts into one")
+            raise ValueError("not a directory that any writer makes: a partition with too many entries")
         own = np.frombuffer(self._partitions_space, PARTITION_DTYPE, len(partitions))
         for name in ("prefix", "depth", "entries", "blocks"):
             own[name] = partitions[name]
