@@ -1,6 +1,6 @@
 /* The divergence directory: entries of 16 bytes in partitions (format-spec/directory.md).
 
-   A partition keeps its entries in one sorted sequence over up to eight 4 KiB pages of the caller's arena, the first of
+   A partition keeps its entries in one sorted sequence over up to 32 pages of 1 KiB of the caller's arena, the first of
    which begins with an index of 128 buckets. There are no empty slots to pay for: the slack is the unused end of the last
    page. A full partition splits in two, so the directory grows one partition, and within it one page, at a time; a table
    of partition numbers, indexed by the key's top bits, finds them (extendible hashing: Fagin et al., 1979). */
@@ -8,8 +8,9 @@
 #include "types.h"
 
 enum {
-    SARP_PARTITION_PAGES = 8,
-    SARP_PARTITION_ENTRIES_MAX = 2031, /* 8 pages of 256 entries, less 17 for the bucket index */
+    SARP_ARENA_PAGE = 1024,
+    SARP_PARTITION_PAGES = 32,
+    SARP_PARTITION_ENTRIES_MAX = 2031, /* 32 pages of 64 entries, less 17 for the bucket index */
     SARP_PARTITION_LOADED = 1,
     SARP_PARTITION_DIRTY = 2, /* changed since it was loaded or imaged */
     SARP_DEPTH_MAX = 40
@@ -21,7 +22,7 @@ typedef struct {
 
 typedef struct {
     uint64_t prefix; /* 48 bits */
-    uint32_t pages[8];
+    uint32_t pages[32];
     uint32_t blocks; /* sum of n - d */
     uint16_t entries;
     uint8_t depth;

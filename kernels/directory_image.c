@@ -88,6 +88,6 @@ int32_t sarp_directory_image(const sarp_directory *dir, uint32_t number, sarp_en
 }
 
 uint64_t sarp_directory_bytes(const sarp_directory *dir) {
-    return (uint64_t)(dir->page_next - dir->pages_free) * SARP_PAGE + (uint64_t)dir->partition_count * sizeof(sarp_partition) +
+    return (uint64_t)(dir->page_next - dir->pages_free) * SARP_ARENA_PAGE + (uint64_t)dir->partition_count * sizeof(sarp_partition) +
            ((uint64_t)sizeof(uint32_t) << dir->depth);
 }

@@ -3,7 +3,7 @@
 #include "internal_bits.h"
 
 enum {
-    PAGE_ENTRIES = SARP_PAGE / 16,
+    PAGE_ENTRIES = SARP_ARENA_PAGE / 16,
     INDEX_SLOTS = 17, /* entries' worth of room for 129 bucket starts */
     BUCKETS = 128,
     BUCKET_BITS = 7
@@ -11,7 +11,7 @@ enum {
 #define NO_PAGE UINT32_MAX
 
 static inline sarp_entry *page_at(const sarp_directory *dir, uint32_t page) {
-    return (sarp_entry *)(void *)(dir->arena + (size_t)page * SARP_PAGE);
+    return (sarp_entry *)(void *)(dir->arena + (size_t)page * SARP_ARENA_PAGE);
 }
 
 static inline sarp_entry *entry_at(const sarp_directory *dir, const sarp_partition *part, uint32_t index) {

@@ -23,7 +23,7 @@ _RANGES: Final = {
     "sync_interval_ms": (1, 60_000),
     "log_file_bytes": (1 << 20, 1 << 30),
     "cache_bytes": (0, 1 << 40),
-    "directory_bytes_max": (1 << 20, 1 << 38),
+    "directory_bytes_max": (1 << 20, 1 << 37),
     "namespaces_max": (1, 1 << 24),
     "recovery_ms_target": (1, 600_000),
     "queue_depth": (1, 4096),
@@ -54,7 +54,7 @@ class Options:
         its summary, the open one from its records. A store has room for 65,535 log files, and every start that
         inserts begins one.
     cache_bytes (64 << 20): Bound of the page cache.
-    directory_bytes_max (1 << 30): Bound of the directory's memory, 1 MiB to 256 GiB; insertions past it raise
+    directory_bytes_max (1 << 30): Bound of the directory's memory, 1 MiB to 128 GiB; insertions past it raise
         LimitError.
     namespaces_max (100_000): Bound of the namespaces that a store holds, each some 200 bytes of memory; one
         more raises LimitError.

@@ -19,9 +19,12 @@ __all__ = ["DIRTY", "LOADED", "PARTITION_BYTES_MAX", "DivergenceDirectory"]
 
 LOADED: Final = int(lib.SARP_PARTITION_LOADED)
 DIRTY: Final = int(lib.SARP_PARTITION_DIRTY)
-PARTITION_BYTES_MAX: Final = lib.SARP_PARTITION_PAGES * fmt.PAGE
+PARTITION_BYTES_MAX: Final = lib.SARP_PARTITION_PAGES * lib.SARP_ARENA_PAGE
 
 _SLOTS: Final = 1 << 16
+_PAGE: Final = int(lib.SARP_ARENA_PAGE)
+# Room that a partition's bucket index takes, in entries.
+_INDEX_ENTRIES: Final = 17
 
 
 class DivergenceDirectory:
@@ -32,11 +35,11 @@ class DivergenceDirectory:
 
     def __init__(self, secret: bytes, bytes_max: int, features: int = FEATURES) -> None:
         self.bytes_max = bytes_max
-        pages = bytes_max // fmt.PAGE
+        pages = bytes_max // _PAGE
         partitions = pages + 1
         # Uniform keys keep the partitions' depths within two of each other; eight times as many is never reached.
         table = 1 << (partitions * 8 - 1).bit_length()
-        self._arena = reserve(pages * fmt.PAGE, "directory_bytes_max")
+        self._arena = reserve(pages * _PAGE, "directory_bytes_max")
         self._partitions_space = reserve(partitions * PARTITION_DTYPE.itemsize, "directory_bytes_max")
         self._table = reserve(table * 4, "directory_bytes_max")
         self._slots_space = reserve(_SLOTS * 8, "the slot table")
@@ -77,7 +80,7 @@ class DivergenceDirectory:
     def _pages_of(partitions: npt.NDArray[Any]) -> int:
         """Pages that these partitions will need once they are all loaded. The kernel refuses impossible counts."""
         entries = np.minimum(partitions["entries"], lib.SARP_PARTITION_ENTRIES_MAX)
-        return int(((entries + (17 + 255)) // 256).sum())
+        return int((-(-(entries.astype(int) + _INDEX_ENTRIES) // (_PAGE // 16))).sum())
 
     @property
     def partitions(self) -> npt.NDArray[Any]:

@@ -57,7 +57,7 @@ FOUND_COMMIT_DTYPE = np.dtype(
 PARTITION_DTYPE = np.dtype(
     [
         ("prefix", "<u8"),
-        ("pages", "<u4", (8,)),
+        ("pages", "<u4", (32,)),
         ("blocks", "<u4"),
         ("entries", "<u2"),
         ("depth", "|u1"),

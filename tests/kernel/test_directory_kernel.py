@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 FILE, SLOT = 7, 3
-PAGE_SLOTS, INDEX_SLOTS = 256, 17
+PAGE_SLOTS, INDEX_SLOTS, ARENA_PAGE = 64, 17, 1024
 ENTRIES_MAX = lib.SARP_PARTITION_ENTRIES_MAX
 both_paths = pytest.mark.parametrize("features", sorted({0, FEATURES}))
 
@@ -77,7 +77,7 @@ def check_shape(directory: DivergenceDirectory) -> None:
     assert int(parts["entries"].sum()) == directory.c.entries
     assert int(parts["blocks"].sum()) == directory.blocks
     table = 4 << directory.c.depth
-    assert directory.bytes == len(used) * fmt.PAGE + len(parts) * PARTITION_DTYPE.itemsize + table
+    assert directory.bytes == len(used) * ARENA_PAGE + len(parts) * PARTITION_DTYPE.itemsize + table
 
 
 def check(directory: DivergenceDirectory, twin: TwinDirectory) -> None:
@@ -433,8 +433,8 @@ def test_partitions_past_the_bound_are_refused() -> None:
     eighth = layout(*((i << 45, 3, 0) for i in range(8)))
     # Refused before anything is loaded: a directory that can't be loaded whole would miss what it holds.
     with pytest.raises(LimitError):
-        DivergenceDirectory(SECRET, 7 * fmt.PAGE).start_unloaded(eighth)
-    directory = DivergenceDirectory(SECRET, 8 * fmt.PAGE)
+        DivergenceDirectory(SECRET, 7 * ARENA_PAGE).start_unloaded(eighth)
+    directory = DivergenceDirectory(SECRET, 8 * ARENA_PAGE)
     directory.start_unloaded(eighth)
     for number in range(8):
         directory.load_empty(number)
@@ -554,7 +554,7 @@ def test_slack_stays_below_a_third_from_ten_thousand_entries_on() -> None:
 @pytest.mark.parametrize("pages", [1, 2, 7, 8, 9, 15, 16, 17, 24, 40])
 def test_at_the_bound_nothing_is_lost(pages: int) -> None:
     rng = random.Random(pages)
-    directory, twin = new_directory(pages * fmt.PAGE), TwinDirectory(SECRET)
+    directory, twin = new_directory(pages * ARENA_PAGE), TwinDirectory(SECRET)
     log = []
     for i in range(16_000):
         d = rng.randrange(1, 64) if i % 3 == 0 else 0
@@ -572,7 +572,7 @@ def test_at_the_bound_nothing_is_lost(pages: int) -> None:
         twin.apply_entry(log[done])
     check(directory, twin)
     # By single steps the count is exact.
-    again, twin = new_directory(pages * fmt.PAGE), TwinDirectory(SECRET)
+    again, twin = new_directory(pages * ARENA_PAGE), TwinDirectory(SECRET)
     with pytest.raises(LimitError):
         again.apply(changes_array(log), np.arange(2 * len(log), dtype="<u4"))
     for step in range(again._done[0]):
