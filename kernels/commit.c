@@ -68,7 +68,7 @@ uint64_t sarp_commit_append(sarp_commit *commit, const uint8_t *source, int32_t 
     return position;
 }
 
-int32_t sarp_commit_finish(sarp_commit *commit, const sarp_directory *dir, uint64_t synced, uint32_t flags,
+int32_t sarp_commit_finish(sarp_commit *commit, const sarp_base *base, uint64_t synced, uint32_t flags,
                            sarp_change *changes, size_t limit) {
     if (limit < commit->records) return SARP_INVALID;
     uint32_t checksum = 0;
@@ -80,7 +80,7 @@ int32_t sarp_commit_finish(sarp_commit *commit, const sarp_directory *dir, uint6
             checksum = sarp_crc32c(commit->features, checksum, record + SARP_AT_HEADER_CRC, 4);
             const uint64_t position = commit->file_number << 24 | (commit->first_page * UINT64_C(64) + at);
             if ((size_t)count == limit) return SARP_INVALID; /* finished twice */
-            changes[count++] = change_of(dir, record, position);
+            changes[count++] = change_of(base, record, position);
             unit += record_units(load16(record + SARP_AT_LENGTH));
         }
     }
@@ -111,10 +111,6 @@ typedef struct {
     uint64_t parent_key, supersedes;
 } planned;
 
-static uint64_t position_of(const sarp_directory *dir, uint64_t reference) {
-    return dir->slot_files[reference >> 24] << 24 | (reference & 0xFFFFFF);
-}
-
 /* The first window's record; the later ones open their windows. */
 static planned plan_first(const sarp_directory *dir, const sarp_query *q, key_seed seed, const uint8_t *owner) {
     const uint32_t window = q->matched / SARP_WINDOW, held = q->matched % SARP_WINDOW;
@@ -129,7 +125,7 @@ static planned plan_first(const sarp_directory *dir, const sarp_query *q, key_se
     if (held == q->owner_n) {
         p.d = q->owner_d;
         p.dp = q->owner_dp;
-        p.supersedes = position_of(dir, q->owner_reference);
+        p.supersedes = position_of(dir->base, q->owner_reference);
     } else {
         p.d = held;
         p.dp = q->owner_d;
@@ -203,7 +199,7 @@ int32_t sarp_insert(sarp_directory *dir, const sarp_pages *pages, sarp_query *q,
     q->status = SARP_NEED;
     if (sarp_match(dir, pages, q, 1, needs)) return SARP_NEED;
     if (q->matched == q->blocks) return SARP_OK;
-    const key_seed seed = seed_of(dir, q->holder, q->name_space);
+    const key_seed seed = seed_of(dir->base, q->holder, q->name_space);
     const uint8_t *owner = NULL;
     if (q->matched % SARP_WINDOW) {
         if (!pages_find(pages, q->owner_reference >> 6, &owner)) return SARP_INVALID; /* the match has just read it */
@@ -220,7 +216,7 @@ int32_t sarp_insert(sarp_directory *dir, const sarp_pages *pages, sarp_query *q,
         if (p.supersedes) commit->dead_bytes += record_units(load16(owner + SARP_AT_LENGTH)) * (uint64_t)SARP_UNIT;
         const uint64_t position = write_segment(commit, q, &p, owner, locations);
         const uint8_t *record = commit->pages + ((position & 0xFFFFFF) - commit->first_page * UINT64_C(64)) * SARP_UNIT;
-        const sarp_change change = change_of(dir, record, position);
+        const sarp_change change = change_of(dir->base, record, position);
         const int32_t status = sarp_directory_apply(dir, &change, NULL, 1, &done);
         if (status != SARP_OK) return status; /* only if directory_has_room were wrong */
     }

@@ -31,7 +31,7 @@ uint64_t sarp_commit_append(sarp_commit *commit, const uint8_t *record, int32_t 
 
 /* Adds the commit record and, for each other record in ascending order of place, a change (room for `limit`). Returns how
    many, SARP_INVALID if `limit` is too small. `synced` and `flags` are the commit record's. */
-int32_t sarp_commit_finish(sarp_commit *commit, const sarp_directory *directory, uint64_t synced, uint32_t flags,
+int32_t sarp_commit_finish(sarp_commit *commit, const sarp_base *base, uint64_t synced, uint32_t flags,
                            sarp_change *changes, size_t limit);
 
 /* Matches the query and inserts what is not held: decided, encoded and entered in the directory in one step

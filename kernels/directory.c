@@ -169,18 +169,6 @@ static int writable(sarp_directory *dir, uint64_t key, sarp_partition **out) {
 
 /* --- applying changes */
 
-/* Files and slots are mostly given together, so a file's slot is as far from the newest as the file is; else search. */
-static uint64_t reference_of(const sarp_directory *dir, uint64_t position) {
-    const uint64_t file = position >> 24;
-    if (position == 0 || dir->slot_count == 0) return SARP_REFERENCE_NONE;
-    const uint32_t newest = dir->slot_count - 1;
-    const uint64_t guess = newest - (dir->slot_files[newest] - file);
-    if (guess <= newest && dir->slot_files[guess] == file) return guess << 24 | (position & 0xFFFFFF);
-    for (uint32_t slot = dir->slot_count; slot-- > 0;)
-        if (dir->slot_files[slot] == file) return (uint64_t)slot << 24 | (position & 0xFFFFFF);
-    return SARP_REFERENCE_NONE;
-}
-
 static uint32_t run_end(const sarp_directory *dir, const sarp_partition *part, uint32_t index, uint64_t key) {
     while (index < part->entries && entry_key(entry_at(dir, part, index)) == key) index++;
     return index;
@@ -231,9 +219,9 @@ static int apply_entry(sarp_directory *dir, const sarp_change *change) {
     sarp_partition *part;
     const int status = writable(dir, change->key, &part);
     if (status != SARP_OK) return status;
-    const uint64_t reference = reference_of(dir, change->position);
+    const uint64_t reference = reference_of(dir->base, change->position);
     if (reference == SARP_REFERENCE_NONE) return SARP_INVALID;
-    const uint64_t superseded = reference_of(dir, change->supersedes);
+    const uint64_t superseded = reference_of(dir->base, change->supersedes);
     const uint32_t first = lower_bound(dir, part, change->key), end = run_end(dir, part, first, change->key);
     uint32_t same, old;
     const int has_same = find_reference(dir, part, first, end, reference, &same);

@@ -33,17 +33,14 @@ typedef struct {
     uint8_t *arena; /* page_limit pages */
     sarp_partition *partitions;
     uint32_t *table;
-    uint64_t *slot_files; /* slot -> file number, 65,536 of them; 0: free */
-    uint64_t secret[2];
+    const sarp_base *base;
     uint64_t entries, blocks, placeholders;
     uint32_t page_limit, page_next, page_free, pages_free; /* page_free: head of the free list, UINT32_MAX: empty */
     uint32_t partition_limit, partition_count;
     uint32_t table_limit, depth;
-    uint32_t slot_count; /* slots below this one may be in use */
-    uint32_t features;
 } sarp_directory;
 
-/* Makes an empty directory of one loaded partition. The pointers and limits, features and secret are set by the caller. */
+/* Makes an empty directory of one loaded partition. The pointers and limits are set by the caller. */
 int32_t sarp_directory_init(sarp_directory *directory);
 
 /* Makes a directory of `count` partitions that are not loaded (prefix, depth, entries and blocks are set by the caller in
@@ -71,8 +68,8 @@ int32_t sarp_directory_apply(sarp_directory *directory, const sarp_change *chang
 void sarp_directory_partition_of(const sarp_directory *directory, const uint64_t *keys, size_t count, uint32_t *out);
 
 /* The directory keys of `count` block ids (16 bytes each). */
-void sarp_directory_keys(const sarp_directory *directory, const uint8_t *ids, size_t count, uint32_t holder,
-                         uint64_t name_space, uint64_t *out);
+void sarp_directory_keys(const sarp_base *base, const uint8_t *ids, size_t count, uint32_t holder, uint64_t name_space,
+                         uint64_t *out);
 
 /* Entries with this key: copies at most `limit`, returns how many there are; SARP_INVALID where it is not loaded. */
 int32_t sarp_directory_find(const sarp_directory *directory, uint64_t key, sarp_entry *out, int32_t limit);

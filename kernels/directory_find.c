@@ -31,7 +31,7 @@ __attribute__((target("avx2"))) static uint64_t equal_keys_avx2(const sarp_entry
 
 static uint64_t equal_keys(const sarp_directory *dir, const sarp_entry *entries, uint32_t count, uint64_t key) {
 #if defined(__x86_64__)
-    if (dir->features & SARP_CPU_AVX2) return equal_keys_avx2(entries, count, key);
+    if (dir->base->features & SARP_CPU_AVX2) return equal_keys_avx2(entries, count, key);
 #endif
     (void)dir;
     return equal_keys_scalar(entries, count, key);
@@ -70,8 +70,8 @@ void sarp_directory_partition_of(const sarp_directory *dir, const uint64_t *keys
     for (size_t i = 0; i < count; i++) out[i] = partition_index(dir, keys[i]);
 }
 
-void sarp_directory_keys(const sarp_directory *dir, const uint8_t *ids, size_t count, uint32_t holder,
+void sarp_directory_keys(const sarp_base *base, const uint8_t *ids, size_t count, uint32_t holder,
                          uint64_t name_space, uint64_t *out) {
-    const key_seed seed = seed_of(dir, holder, name_space);
+    const key_seed seed = seed_of(base, holder, name_space);
     for (size_t i = 0; i < count; i++) out[i] = key_of(seed, ids + i * SARP_ID);
 }

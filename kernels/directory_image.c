@@ -43,7 +43,7 @@ static int entry_valid(const sarp_directory *dir, const sarp_partition *part, co
     if ((entry_key(entry) & ~low) != part->prefix) return 0;
     if (entry_placeholder(entry)) return (entry->word1 >> 6) == (ENTRY_PLACEHOLDER >> 6);
     const uint64_t slot = entry_reference(entry) >> 24;
-    return entry_d(entry) < entry_n(entry) && slot < dir->slot_count && (entry_d(entry) == 0 || entry_mask(entry) == 0);
+    return entry_d(entry) < entry_n(entry) && slot < dir->base->slot_count && (entry_d(entry) == 0 || entry_mask(entry) == 0);
 }
 
 int32_t sarp_directory_load(sarp_directory *dir, uint32_t number, const sarp_entry *entries, uint32_t count) {

@@ -22,8 +22,8 @@ typedef struct {
     uint64_t a, b;
 } key_seed;
 
-static inline key_seed seed_of(const sarp_directory *dir, uint32_t holder, uint64_t name_space) {
-    return (key_seed){dir->secret[0] ^ name_space, dir->secret[1] ^ (holder * UINT64_C(0x9E3779B97F4A7C15))};
+static inline key_seed seed_of(const sarp_base *base, uint32_t holder, uint64_t name_space) {
+    return (key_seed){base->secret[0] ^ name_space, base->secret[1] ^ (holder * UINT64_C(0x9E3779B97F4A7C15))};
 }
 
 static inline uint64_t key_of(key_seed seed, const uint8_t *id) {
@@ -32,6 +32,22 @@ static inline uint64_t key_of(key_seed seed, const uint8_t *id) {
     h = (h ^ (h >> 33)) * UINT64_C(0xFF51AFD7ED558CCD);
     h = (h ^ (h >> 33)) * UINT64_C(0xC4CEB9FE1A85EC53);
     return (h ^ (h >> 33)) >> 16;
+}
+
+/* Files and slots are mostly given together, so a file's slot is as far from the newest as the file is; else search. */
+static inline uint64_t reference_of(const sarp_base *base, uint64_t position) {
+    const uint64_t file = position >> 24;
+    if (position == 0 || base->slot_count == 0) return SARP_REFERENCE_NONE;
+    const uint32_t newest = base->slot_count - 1;
+    const uint64_t guess = newest - (base->slot_files[newest] - file);
+    if (guess <= newest && base->slot_files[guess] == file) return guess << 24 | (position & 0xFFFFFF);
+    for (uint32_t slot = base->slot_count; slot-- > 0;)
+        if (base->slot_files[slot] == file) return (uint64_t)slot << 24 | (position & 0xFFFFFF);
+    return SARP_REFERENCE_NONE;
+}
+
+static inline uint64_t position_of(const sarp_base *base, uint64_t reference) {
+    return base->slot_files[reference >> 24] << 24 | (reference & 0xFFFFFF);
 }
 
 static inline uint64_t entry_key(const sarp_entry *e) { return e->word0 >> 16; }

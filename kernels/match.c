@@ -64,7 +64,7 @@ static const uint8_t *read_record(matching *m, uint64_t reference) {
         return NULL;
     }
     const uint32_t features = m->pages->features, at = (uint32_t)(reference & 63) * SARP_UNIT;
-    const uint64_t file = m->dir->slot_files[reference >> 24];
+    const uint64_t file = m->dir->base->slot_files[reference >> 24];
     if (page && file) {
         const uint32_t seed = record_seed(features, m->pages->uuid, file, (reference & 0xFFFFFF) * SARP_UNIT);
         const uint8_t *record = page + at;
@@ -242,7 +242,7 @@ int32_t sarp_match(const sarp_directory *dir, const sarp_pages *pages, sarp_quer
     int32_t open = 0;
     for (size_t i = 0; i < count; i++) {
         if (queries[i].status != SARP_NEED) continue;
-        matching m = {dir, pages, queries + i, needs, seed_of(dir, queries[i].holder, queries[i].name_space), 0, 0};
+        matching m = {dir, pages, queries + i, needs, seed_of(dir->base, queries[i].holder, queries[i].name_space), 0, 0};
         match_one(&m);
         open += queries[i].status == SARP_NEED;
     }
@@ -252,7 +252,7 @@ int32_t sarp_match(const sarp_directory *dir, const sarp_pages *pages, sarp_quer
 void sarp_estimate(const sarp_directory *dir, const sarp_query *query, uint32_t *at_least, uint32_t *at_most) {
     sarp_needs none = {0};
     sarp_query copy = *query;
-    matching m = {dir, NULL, &copy, &none, seed_of(dir, query->holder, query->name_space), 0, 0};
+    matching m = {dir, NULL, &copy, &none, seed_of(dir->base, query->holder, query->name_space), 0, 0};
     const uint32_t windows = count_roots(&m);
     *at_least = 0;
     *at_most = m.missing ? query->blocks : 0;

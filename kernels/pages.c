@@ -2,6 +2,7 @@
 
 #include "cpu.h"
 #include "internal_record.h"
+#include "reads.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -75,15 +76,7 @@ int pages_find(const sarp_pages *pages, uint64_t key, const uint8_t **data) {
         *data = range->data + (size_t)(key - range->first_key) * SARP_PAGE;
         return 1;
     }
-    for (uint32_t low = 0, high = pages->held_count; low < high;) {
-        const uint32_t middle = low + (high - low) / 2;
-        if (pages->held[middle].key == key) {
-            *data = pages->held[middle].data;
-            return 1;
-        }
-        if (pages->held[middle].key < key) low = middle + 1;
-        else high = middle;
-    }
+    if (pages->reads && sarp_reads_find(pages->reads, key, data)) return 1;
     *data = sarp_cache_find(pages->cache, key);
     return *data != NULL;
 }

@@ -1,5 +1,5 @@
 /* Where log pages are in memory: the bounded page cache, the commits that are still in their buffers, and the pages that
-   a caller has just read and holds. A page's key is `slot << 18 | page number in the file`: a reference's upper part. */
+   were read and are still held (reads.h). A page's key is `slot << 18 | page number in the file`: a reference's upper part. */
 #pragma once
 #include "types.h"
 
@@ -21,20 +21,17 @@ typedef struct {
     uint32_t reserved;
 } sarp_page_range;
 
-/* `data` NULL: the page could not be read, and its records count as damaged. */
-typedef struct {
-    uint64_t key;
-    const uint8_t *data;
-} sarp_held_page;
+struct sarp_reads;
 
 typedef struct {
     sarp_cache *cache;
     const sarp_page_range *ranges;
-    const sarp_held_page *held; /* in ascending order of key */
-    const uint8_t *uuid;        /* 16 bytes */
-    uint32_t range_count, held_count;
+    const struct sarp_reads *reads; /* pages that are held, or NULL */
+    const uint8_t *uuid;            /* 16 bytes */
+    uint32_t range_count;
     uint32_t location_bytes;
     uint32_t features;
+    uint32_t reserved;
 } sarp_pages;
 
 /* Copies neighbouring pages into the cache, evicting others where it is full. A key that is there already is left as it

@@ -9,10 +9,10 @@ static int all_zero(const uint8_t *unit) {
     return any == 0;
 }
 
-sarp_change change_of(const sarp_directory *dir, const uint8_t *record, uint64_t position) {
+sarp_change change_of(const sarp_base *base, const uint8_t *record, uint64_t position) {
     sarp_change change = {.position = position, .commit = load64(record + SARP_AT_COMMIT), .type = record[SARP_AT_TYPE]};
     if (change.type != SARP_SEGMENT) return change;
-    const key_seed seed = seed_of(dir, load32(record + SARP_AT_HOLDER), load64(record + SARP_AT_NAMESPACE));
+    const key_seed seed = seed_of(base, load32(record + SARP_AT_HOLDER), load64(record + SARP_AT_NAMESPACE));
     const uint8_t *ids = record + SARP_SEGMENT_HEADER;
     change.n = record[SARP_AT_N];
     change.d = record[SARP_AT_D];
@@ -54,18 +54,18 @@ static void damage(sarp_scan *scan, sarp_found *found, uint64_t position) {
     if (found->damaged_count < found->damaged_limit) found->damaged[found->damaged_count++] = position;
 }
 
-static void take_record(sarp_scan *scan, const sarp_directory *dir, const uint8_t *record, uint64_t position, sarp_found *found) {
+static void take_record(sarp_scan *scan, const sarp_base *base, const uint8_t *record, uint64_t position, sarp_found *found) {
     const uint64_t number = load64(record + SARP_AT_COMMIT);
     scan->checksum = sarp_crc32c(scan->features, scan->checksum, record + SARP_AT_HEADER_CRC, 4);
     if (scan->records++ && number != scan->number) scan->flawed = 1;
     scan->number = number;
     const uint8_t type = record[SARP_AT_TYPE];
     if (type > SARP_CHUNK_PAYLOAD && !(record[SARP_AT_FLAGS] & SARP_FLAG_IGNORABLE)) found->unknown_at = position;
-    found->changes[found->change_count++] = change_of(dir, record, position);
+    found->changes[found->change_count++] = change_of(base, record, position);
 }
 
 /* Walks one page unit by unit. After damage, units are passed over until a valid record header stands at one. */
-static void scan_page(sarp_scan *scan, const sarp_directory *dir, const uint8_t *page, uint32_t number, sarp_found *found) {
+static void scan_page(sarp_scan *scan, const sarp_base *base, const uint8_t *page, uint32_t number, sarp_found *found) {
     const uint8_t *commit = NULL;
     int in_damage = 0;
     for (uint32_t unit = 0; unit < SARP_PAGE_UNITS;) {
@@ -87,7 +87,7 @@ static void scan_page(sarp_scan *scan, const sarp_directory *dir, const uint8_t 
         if (load64(record + SARP_AT_SEQUENCE) > scan->sequence) scan->sequence = load64(record + SARP_AT_SEQUENCE);
         unit += record_units(load16(record + SARP_AT_LENGTH));
         if (!record_body_valid(scan->features, seed, record, scan->location_bytes)) damage(scan, found, position);
-        else if (record[SARP_AT_TYPE] != SARP_COMMIT) take_record(scan, dir, record, position, found);
+        else if (record[SARP_AT_TYPE] != SARP_COMMIT) take_record(scan, base, record, position, found);
         else if (!commit) commit = record;
         else damage(scan, found, position);
     }
@@ -97,13 +97,13 @@ static void scan_page(sarp_scan *scan, const sarp_directory *dir, const uint8_t 
     begin_commit(scan, number + 1);
 }
 
-uint32_t sarp_scan_pages(sarp_scan *scan, const sarp_directory *dir, const uint8_t *pages, uint32_t count, sarp_found *found) {
+uint32_t sarp_scan_pages(sarp_scan *scan, const sarp_base *base, const uint8_t *pages, uint32_t count, sarp_found *found) {
     uint32_t done = 0;
     for (; done < count; done++) {
         if (found->change_limit - found->change_count < SARP_PAGE_UNITS || found->commit_limit - found->commit_count < 1 ||
             found->damaged_limit - found->damaged_count < SARP_PAGE_UNITS)
             break;
-        scan_page(scan, dir, pages + (size_t)done * SARP_PAGE, scan->next_page, found);
+        scan_page(scan, base, pages + (size_t)done * SARP_PAGE, scan->next_page, found);
         scan->next_page++;
     }
     return done;

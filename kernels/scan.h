@@ -40,7 +40,7 @@ typedef struct {
 
 /* Reads `count` pages from scan->next_page on; stops before a page that the limits might not hold, so that the caller can
    make room and go on. Returns how many pages were read. A damaged run is reported by its first unit. */
-uint32_t sarp_scan_pages(sarp_scan *scan, const sarp_directory *directory, const uint8_t *pages, uint32_t count,
+uint32_t sarp_scan_pages(sarp_scan *scan, const sarp_base *base, const uint8_t *pages, uint32_t count,
                          sarp_found *found);
 
 /* What a summary's entries stand for. Entries are 32 bytes (format-spec/log.md, 2.5). Returns SARP_INVALID on values that

@@ -11,6 +11,16 @@ enum {
     SARP_INVALID = -1  /* bytes or arguments that no writer of this version makes */
 };
 
+/* What every directory of a store shares: how references stand for positions, and what its keys depend on. */
+typedef struct {
+    uint64_t *slot_files; /* slot -> file number, 65,536 of them; 0: free */
+    uint64_t secret[2];
+    uint32_t slot_count; /* slots below this one may be in use */
+    uint32_t features;
+    uint32_t routing; /* 0: divergence, 1: sarp */
+    uint32_t reserved;
+} sarp_base;
+
 /* How one log record changes the directory (format-spec/directory.md, section 3), 48 bytes. Records of other types
    than segment have only type, position and commit. */
 typedef struct {

@@ -140,7 +140,7 @@ class Checkpointer:
 
     def _slots(self) -> dict[int, int]:
         """The slots of the files that exist. Records may be gathering, or on their way, for one that does not yet."""
-        files = self._directory.slot_files[: self._directory.c.slot_count].tolist()
+        files = self._directory.base.slot_files[: self._directory.base.slot_count].tolist()
         return {slot: number for slot, number in enumerate(files) if 0 < number <= self._log.newest_file}
 
     async def _write_images(self, head: CheckpointHead, imaged: list[int]) -> None:

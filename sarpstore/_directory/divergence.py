@@ -14,6 +14,7 @@ import numpy.typing as npt
 from sarpstore import _format as fmt
 from sarpstore._errors import LimitError
 from sarpstore._kernel import CHANGE_DTYPE, FEATURES, PARTITION_DTYPE, ffi, lib, pointer, reserve
+from sarpstore._log.base import Base
 
 __all__ = ["DIRTY", "LOADED", "PARTITION_BYTES_MAX", "DivergenceDirectory"]
 
@@ -21,7 +22,6 @@ LOADED: Final = int(lib.SARP_PARTITION_LOADED)
 DIRTY: Final = int(lib.SARP_PARTITION_DIRTY)
 PARTITION_BYTES_MAX: Final = lib.SARP_PARTITION_PAGES * lib.SARP_ARENA_PAGE
 
-_SLOTS: Final = 1 << 16
 _PAGE: Final = int(lib.SARP_ARENA_PAGE)
 # Room that a partition's bucket index takes, in entries.
 _INDEX_ENTRIES: Final = 17
@@ -42,20 +42,16 @@ class DivergenceDirectory:
         self._arena = reserve(pages * _PAGE, "directory_bytes_max")
         self._partitions_space = reserve(partitions * PARTITION_DTYPE.itemsize, "directory_bytes_max")
         self._table = reserve(table * 4, "directory_bytes_max")
-        self._slots_space = reserve(_SLOTS * 8, "the slot table")
-        self.slot_files: npt.NDArray[np.uint64] = np.frombuffer(self._slots_space, "<u8")
-        """File number by slot; 0: the slot is free."""
+        self.base = Base(secret, fmt.ROUTINGS.index("divergence"), features)
         self._partition_limit = partitions
         self.c: Any = ffi.new("sarp_directory *")
         self.c.arena = pointer("uint8_t *", self._arena)
         self.c.partitions = pointer("sarp_partition *", self._partitions_space)
         self.c.table = pointer("uint32_t *", self._table)
-        self.c.slot_files = pointer("uint64_t *", self._slots_space)
+        self.c.base = self.base.c
         self.c.page_limit = pages
         self.c.partition_limit = partitions
         self.c.table_limit = table
-        self.c.features = features
-        ffi.buffer(self.c.secret)[:] = secret
         self._done = ffi.new("size_t *")
 
     def start_empty(self) -> None:
@@ -86,10 +82,6 @@ class DivergenceDirectory:
     def partitions(self) -> npt.NDArray[Any]:
         """The partitions now (kernel's `sarp_partition`), a view."""
         return np.frombuffer(self._partitions_space, PARTITION_DTYPE, self.c.partition_count)
-
-    def add_slot(self, slot: int, file_number: int) -> None:
-        self.slot_files[slot] = file_number
-        self.c.slot_count = max(self.c.slot_count, slot + 1)
 
     def load(self, partition: int, entries: npt.NDArray[Any]) -> None:
         """Enter a partition's image. ValueError if its entries break the rules or the counts."""
@@ -134,14 +126,6 @@ class DivergenceDirectory:
         count = lib.sarp_directory_find(self.c, key, out, 64)
         self._check(min(count, 0))
         return [(out[i].word0, out[i].word1) for i in range(min(count, 64))]
-
-    def keys(self, ids: npt.NDArray[np.uint8], holder: int, name_space: int) -> npt.NDArray[np.uint64]:
-        """The directory keys of block ids (count, 16)."""
-        out = np.empty(len(ids), "<u8")
-        if len(ids):
-            source = pointer("uint8_t *", np.ascontiguousarray(ids))
-            lib.sarp_directory_keys(self.c, source, len(ids), holder, name_space, pointer("uint64_t *", out))
-        return out
 
     @property
     def entries(self) -> int:

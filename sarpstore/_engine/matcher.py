@@ -216,7 +216,7 @@ class Matcher:
         for key in keys:
             slot, page = file_page(key)
             try:
-                wanted.append((await self.files.log(int(self.directory.slot_files[slot])), page))
+                wanted.append((await self.files.log(int(self.directory.base.slot_files[slot])), page))
                 places.append(key)
             except StorageError as error:
                 self._unreadable(key, error)
@@ -251,7 +251,7 @@ class Matcher:
 
     def _report_damaged(self, references: Sequence[int]) -> None:
         for reference in references:
-            file_number = int(self.directory.slot_files[reference >> fmt.UNIT_BITS])
+            file_number = int(self.directory.base.slot_files[reference >> fmt.UNIT_BITS])
             offset = fmt.position_offset(reference)
             if self.count_damaged(fmt.position(file_number, offset)):
                 _log.error("%s at byte %d: a damaged record; its blocks miss", fmt.log_name(file_number), offset)

@@ -265,9 +265,7 @@ async def _apply_in_slices(directory: DivergenceDirectory, changes: npt.NDArray[
 def _start_writing(state: State, options: Options) -> None:
     found = state.found
     end = LogEnd(**{name: getattr(found.end, name) for name in LogEnd.__slots__})
-    state.gathering = gatherer = Gatherer(
-        state.shape, state.pages, state.directory.c, end, options.log_file_bytes, state.directory.add_slot
-    )
+    state.gathering = gatherer = Gatherer(state.shape, state.pages, state.directory.base, end, options.log_file_bytes)
     state.log = LogWriter(
         state.folder,
         state.scheduler,

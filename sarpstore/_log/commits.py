@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from sarpstore import _format as fmt
 from sarpstore._kernel import CHANGE_DTYPE, FEATURES, ffi, lib, pointer, reserve
+
+if TYPE_CHECKING:
+    from sarpstore._log.base import Base
 
 __all__ = ["COMMIT_PAGES_MAX", "CommitBuffer", "namespace_record", "seal_record", "summary_of", "summary_record"]
 
@@ -59,11 +62,11 @@ class CommitBuffer:
         """Add a record (see the `*_record` functions); its position, or 0 where there is no room."""
         return int(lib.sarp_commit_append(self.c, ffi.from_buffer("uint8_t[]", record), fresh))
 
-    def finish(self, directory: Any, synced: int, flags: int = 0) -> None:
-        """Add the commit record; `directory` (the kernel's) makes the changes' keys."""
+    def finish(self, base: Base, synced: int, flags: int = 0) -> None:
+        """Add the commit record; `base` makes the changes' keys."""
         changes = np.zeros(max(1, self.records), CHANGE_DTYPE)
         out = pointer("sarp_change *", changes)
-        count = lib.sarp_commit_finish(self.c, directory, synced, flags, out, len(changes))
+        count = lib.sarp_commit_finish(self.c, base.c, synced, flags, out, len(changes))
         assert count == self.records
         self.changes = changes[:count]
 

@@ -17,10 +17,9 @@ from sarpstore._log.commits import CommitBuffer, seal_record, summary_of, summar
 from sarpstore._log.header import LogHeader, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy.typing as npt
 
+    from sarpstore._log.base import Base
     from sarpstore._log.pages import Pages
 
 __all__ = ["INSERT_WINDOWS_MAX", "Frozen", "Gatherer", "LogEnd", "Seal"]
@@ -58,7 +57,7 @@ class Seal:
     """The commit that ends a file: its place, and the summary that it will hold. Encoding it takes milliseconds."""
 
     shape: Shape
-    directory: Any
+    base: Base
     file_number: int
     slot: int
     offset: int
@@ -91,7 +90,7 @@ class Seal:
         for record in records:
             placed = seal.append(record, fresh=True)
             assert placed
-        seal.finish(self.directory, self.synced, self.flags)
+        seal.finish(self.base, self.synced, self.flags)
         assert (seal.end_position, seal.next_sequence) == (self.end_position, self.next_sequence)
         return seal
 
@@ -109,23 +108,21 @@ class Frozen:
 
 
 class Gatherer:
-    """The gathering commit. `add_slot(slot, file_number)` is told of each file as soon as records are placed in it."""
+    """The gathering commit. `base` is told of each file as soon as records are placed in it."""
 
     def __init__(
         self,
         shape: Shape,
         pages: Pages,
-        directory: Any,
+        base: Base,
         end: LogEnd,
         log_file_bytes: int,
-        add_slot: Callable[[int, int], None],
     ) -> None:
         self._shape = shape
         self._pages = pages
-        self._directory = directory
+        self._base = base
         self._end = end
         self._file_pages = min(log_file_bytes, fmt.LOG_FILE_BYTES_MAX) // fmt.PAGE
-        self._add_slot = add_slot
         self._free = [CommitBuffer(shape.uuid, shape.location_bytes) for _ in range(_BUFFERS)]
         self._summary: list[npt.NDArray[Any]] = []
         self._header: LogHeader | None = None
@@ -169,7 +166,7 @@ class Gatherer:
         buffer = self.buffer
         if self._room(buffer.offset + (buffer.pages + 1) * fmt.PAGE) < _ROOM_MIN_PAGES:
             _check_next(buffer.file_number + 1, int(buffer.c.slot) + 1)
-        buffer.finish(self._directory, synced, flags)
+        buffer.finish(self._base, synced, flags)
         self._pages.trim_range(buffer.first_key, buffer.pages)
         self._frozen_records += buffer.records
         self._frozen_dead_bytes += int(buffer.c.dead_bytes)
@@ -221,7 +218,7 @@ class Gatherer:
         file_number, slot = end.file_number + 1, end.slot
         _check_next(file_number, slot)
         self._header = LogHeader.new(self._shape, file_number, slot, end.commit, end.position, end.sequence)
-        self._add_slot(slot, file_number)
+        self._base.add_slot(slot, file_number)
         return self._begin(file_number, slot, fmt.LOG_HEADER_BYTES)
 
     def _begin(self, file_number: int, slot: int, offset: int) -> CommitBuffer:
@@ -240,7 +237,7 @@ class Gatherer:
         entries = joined(self._summary, fmt.SUMMARY_DTYPE)
         self._summary = []
         number, sequence = self._end.commit + 1, self._end.sequence
-        seal = Seal(self._shape, self._directory, file_number, slot, offset, number, sequence, entries, synced, flags)
+        seal = Seal(self._shape, self._base, file_number, slot, offset, number, sequence, entries, synced, flags)
         self._end.commit = number
         self._end.position = seal.end_position
         self._end.sequence = seal.next_sequence

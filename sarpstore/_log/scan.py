@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from sarpstore._files import File
     from sarpstore._io import Scheduler
+    from sarpstore._log.base import Base
     from sarpstore._log.header import Shape
 
 __all__ = ["FileScan", "PageScanner", "scan_file", "scan_summary"]
@@ -53,8 +54,8 @@ class FileScan:
 class PageScanner:
     """Collects what the kernel finds in one file's pages, handed over in order."""
 
-    def __init__(self, shape: Shape, directory: Any, file_number: int, page: int, previous_commit: int) -> None:
-        self._directory = directory
+    def __init__(self, shape: Shape, base: Base, file_number: int, page: int, previous_commit: int) -> None:
+        self._base = base
         self._uuid = ffi.new("uint8_t[16]", shape.uuid)
         self._file_number = file_number
         self._read_bytes = 0
@@ -81,7 +82,7 @@ class PageScanner:
             found.changes, found.change_limit = pointer("sarp_change *", changes), room
             found.commits, found.commit_limit = pointer("sarp_found_commit *", commits), pages
             found.damaged, found.damaged_limit = pointer("uint64_t *", damaged), room
-            done = lib.sarp_scan_pages(self._scan, self._directory, pointer("uint8_t *", data), pages, found)
+            done = lib.sarp_scan_pages(self._scan, self._base.c, pointer("uint8_t *", data), pages, found)
             if found.unknown_at:
                 name, offset = fmt.log_name(self._file_number), fmt.position_offset(found.unknown_at)
                 raise VersionError(f"{name} at byte {offset}: a record of a type that this sarpstore does not know")
@@ -147,7 +148,7 @@ async def _read_slice(scheduler: Scheduler, file: File, start: int, length: int)
 
 
 async def scan_summary(
-    scheduler: Scheduler, file: File, shape: Shape, directory: Any, file_number: int, end: int, *, synced: int
+    scheduler: Scheduler, file: File, shape: Shape, base: Base, file_number: int, end: int, *, synced: int
 ) -> FileScan | None:
     """What the summary of a sealed file that ends at byte `end` says; None if it has none that can be relied on.
 
@@ -158,16 +159,16 @@ async def scan_summary(
     if last_at < fmt.LOG_HEADER_BYTES or end % fmt.PAGE:
         return None
     with contextlib.suppress(StorageError):  # unreadable: the records themselves may be readable
-        return await _scan_summary(scheduler, file, shape, directory, file_number, end, synced)
+        return await _scan_summary(scheduler, file, shape, base, file_number, end, synced)
     return None
 
 
 async def _scan_summary(
-    scheduler: Scheduler, file: File, shape: Shape, directory: Any, file_number: int, end: int, synced: int
+    scheduler: Scheduler, file: File, shape: Shape, base: Base, file_number: int, end: int, synced: int
 ) -> FileScan | None:
     last_at = end - fmt.PAGE
     last = await scheduler.read(file, last_at, fmt.PAGE, 0)
-    seal = _seal_in(_scan_pages(last, shape, directory, file_number, last_at, 0), last)
+    seal = _seal_in(_scan_pages(last, shape, base, file_number, last_at, 0), last)
     if seal is None:
         return None
     summaries, entries, first, commit = seal
@@ -175,7 +176,7 @@ async def _scan_summary(
     if fmt.position_file(first) != file_number or begin + summaries * fmt.PAGE != last_at:
         return None
     data = await scheduler.read(file, begin, end - begin, 0)
-    scan = _scan_pages(data, shape, directory, file_number, begin, commit - 1)
+    scan = _scan_pages(data, shape, base, file_number, begin, commit - 1)
     complete = [c for c in scan.commits if c["flags"] & lib.SARP_COMMIT_COMPLETE and c["begin"] == first]
     if len(complete) != 1 or (fmt.position(file_number, end) > synced and complete[0]["synced"] < first):
         return None
@@ -190,9 +191,9 @@ async def _scan_summary(
 
 
 def _scan_pages(
-    data: memoryview, shape: Shape, directory: Any, file_number: int, offset: int, previous_commit: int
+    data: memoryview, shape: Shape, base: Base, file_number: int, offset: int, previous_commit: int
 ) -> FileScan:
-    scanner = PageScanner(shape, directory, file_number, offset // fmt.PAGE, previous_commit)
+    scanner = PageScanner(shape, base, file_number, offset // fmt.PAGE, previous_commit)
     scanner.feed(data)
     return scanner.result()
 

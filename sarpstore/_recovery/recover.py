@@ -75,7 +75,7 @@ async def recover(
         seen.check_writable()
     directory = make_directory(shape)
     for slot, number in seen.slots():
-        directory.add_slot(slot, number)
+        directory.base.add_slot(slot, number)
     scans = await _scan_parts(folder, scheduler, directory, seen, options.progress)
     # A long tail takes a while: not on the loop.
     accepted = await scheduler.run(_accept, scans, seen)
@@ -138,12 +138,12 @@ async def _scan_part(
 ) -> FileScan:
     number, shape = part.header.file_number, part.header.shape
     if part.end - part.begin > _SUMMARY_PAGES_MIN * fmt.PAGE:
-        summary = await scan_summary(scheduler, file, shape, directory.c, number, part.end, synced=synced)
+        summary = await scan_summary(scheduler, file, shape, directory.base, number, part.end, synced=synced)
         if summary is not None:
             summary.changes = summary.changes[summary.changes["position"] >= fmt.position(number, part.begin)]
             advance(part.end - part.begin)
             return summary
-    scanner = PageScanner(shape, directory.c, number, part.begin // fmt.PAGE, part.previous_commit)
+    scanner = PageScanner(shape, directory.base, number, part.begin // fmt.PAGE, part.previous_commit)
     return await scan_file(scheduler, file, scanner, part.begin, part.end, advance)
 
 
@@ -180,7 +180,7 @@ def _log_end(seen: Survey, accepted: Accepted, scans: list[FileScan], directory:
         sequence=max(sequences),
         # No number is used twice, not even that of a file that is gone.
         file_number=max([*seen.numbers, *(n for _, n in seen.slots()), fmt.position_file(accepted.synced)]),
-        slot=int(directory.c.slot_count),
+        slot=directory.base.slot_count,
     )
 
 
@@ -204,7 +204,7 @@ def _read_namespace(folder: Folder, shape: Shape, directory: DivergenceDirectory
             file.close()
     except StorageError:
         return None
-    scanner = PageScanner(shape, directory.c, number, offset // fmt.PAGE, 0)
+    scanner = PageScanner(shape, directory.base, number, offset // fmt.PAGE, 0)
     scanner.feed(memoryview(page))
     valid = scanner.result().changes
     if not ((valid["position"] == at) & (valid["type"] == fmt.RECORD_NAMESPACE)).any():

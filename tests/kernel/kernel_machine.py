@@ -75,7 +75,6 @@ class Machine:
         self.end = LogEnd()
         self.log: dict[int, bytearray] = {}
         """Each file's bytes, by number; its header pages are zeros."""
-        self.slots: dict[int, int] = {}
         self.queries: list[tuple[tuple[bytes, ...], int, int]] = []
         self.damaged = False
         """Records were damaged: matches may be shorter than the dict's."""
@@ -85,7 +84,7 @@ class Machine:
         self.pending: list[Frozen] = []
         self.waiting: dict[int, tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.uint32]]] = {}
         self._needs = Needs()
-        self.directory = self._new_directory()
+        self.directory = self._new_directory({})
         self._start(self.directory, self._empty_partitions())
         for number in range(len(setup.layout)):
             self.directory.load_empty(number)
@@ -300,7 +299,7 @@ class Machine:
         self.twin = self.twin.rebuilt()
         if not self.damaged and not self.collided:
             assert unordered(twin_rows(self.twin.directory)) == before
-        self.directory = self._new_directory()
+        self.directory = self._new_directory(self.slots)
         self._start(self.directory, self._empty_partitions())
         for number in range(len(self.setup.layout)):
             self.directory.load_empty(number)
@@ -336,7 +335,7 @@ class Machine:
         changes = self.scan_log()
         tail = changes[changes["position"] >= self.images.start]
         rows = self._empty_partitions()
-        directory, twin = self._new_directory(), TwinDirectory(SECRET)
+        directory, twin = self._new_directory(self.slots), TwinDirectory(SECRET)
         for number, (entries, blocks, copies) in self.images.taken.items():
             rows[number]["entries"], rows[number]["blocks"] = len(entries), blocks
             twin._entries.update({key: [dataclasses.replace(e) for e in found] for key, found in copies.items()})
@@ -363,8 +362,17 @@ class Machine:
 
     # Opening and closing
 
-    def _new_directory(self) -> DivergenceDirectory:
-        return DivergenceDirectory(SECRET, DIRECTORY_BYTES, self.features)
+    def _new_directory(self, slots: dict[int, int]) -> DivergenceDirectory:
+        directory = DivergenceDirectory(SECRET, DIRECTORY_BYTES, self.features)
+        for slot, file_number in slots.items():
+            directory.base.add_slot(slot, file_number)
+        return directory
+
+    @property
+    def slots(self) -> dict[int, int]:
+        """File number by slot."""
+        base = self.directory.base
+        return dict(enumerate(base.slot_files[: base.slot_count].tolist()))
 
     def _empty_partitions(self) -> npt.NDArray[Any]:
         rows = np.zeros(len(self.setup.layout), fmt.PARTITION_DTYPE)
@@ -376,19 +384,13 @@ class Machine:
 
     def _start(self, directory: DivergenceDirectory, rows: npt.NDArray[Any]) -> None:
         directory.start_unloaded(rows)
-        for slot, file_number in self.slots.items():
-            directory.add_slot(slot, file_number)
 
     def _begin_writing(self) -> None:
         cache_bytes = self.setup.cache_pages * fmt.PAGE
         self.pages = Pages(UUID, self.setup.location_bytes, cache_bytes, self.features)
         self.cold = Pages(UUID, self.setup.location_bytes, 0, FEATURES ^ self.features)
         file_bytes = self.setup.file_pages * fmt.PAGE
-        self.gatherer = Gatherer(self.shape, self.pages, self.directory.c, self.end, file_bytes, self._add_slot)
-
-    def _add_slot(self, slot: int, file_number: int) -> None:
-        self.slots[slot] = file_number
-        self.directory.add_slot(slot, file_number)
+        self.gatherer = Gatherer(self.shape, self.pages, self.directory.base, self.end, file_bytes)
 
     def _close(self, *, in_order: bool) -> None:
         self.settle()
@@ -419,7 +421,9 @@ class Machine:
     # Reading the log
 
     def scan_file(self, number: int, previous_commit: int, slice_pages: int = 1 << 20) -> FileScan:
-        scanner = PageScanner(self.shape, self.directory.c, number, fmt.LOG_HEADER_BYTES // fmt.PAGE, previous_commit)
+        scanner = PageScanner(
+            self.shape, self.directory.base, number, fmt.LOG_HEADER_BYTES // fmt.PAGE, previous_commit
+        )
         scanner._scan.features = self.features
         data = bytes(self.log[number])
         for at in range(fmt.LOG_HEADER_BYTES, len(data), slice_pages * fmt.PAGE):
@@ -518,7 +522,7 @@ class Machine:
         self._check_damaged(damaged)
 
         # The same with nothing in memory, and on the other path through the CPU.
-        self.directory.c.features = FEATURES ^ self.features
+        self.directory.base.c.features = FEATURES ^ self.features
         queries, rounds, damaged = self.match(self.cold, ids, holder, namespace, [False])
         self._compare_answer(queries.c[0], length.blocks, length.owner, 1 if length.owner else 0)
         assert set().union(*rounds) == {self._page_of(position) for position in length_reads}
@@ -530,7 +534,7 @@ class Machine:
         self._check_damaged(damaged)
         # All reads go out together.
         assert not exact or rounds == [pages for pages in [{self._page_of(p) for p in located_reads}] if pages]
-        self.directory.c.features = self.features
+        self.directory.base.c.features = self.features
 
         assert located.blocks <= length.blocks <= len(given)
         assert all(location in given[block] for block, location in enumerate(locations))

@@ -67,7 +67,7 @@ Rows = dict[int, tuple[list[tuple[int, int, int, int, int]], list[int]]]
 
 def kernel_rows(directory: DivergenceDirectory, partitions: Sequence[int]) -> Rows:
     rows: Rows = {}
-    files = directory.slot_files[: directory.c.slot_count].tolist()
+    files = directory.base.slot_files[: directory.base.slot_count].tolist()
     fields = ("prefix", "depth", "entries")
     shapes = list(zip(*(directory.partitions[name].tolist() for name in fields), strict=True))
     for number in partitions:

@@ -41,7 +41,7 @@ def deterministic(examples: int) -> settings:
 def new_directory(bytes_max: int = 1 << 22, features: int = FEATURES) -> DivergenceDirectory:
     directory = DivergenceDirectory(SECRET, bytes_max, features)
     directory.start_empty()
-    directory.add_slot(SLOT, FILE)
+    directory.base.add_slot(SLOT, FILE)
     return directory
 
 
@@ -91,14 +91,14 @@ def check(directory: DivergenceDirectory, twin: TwinDirectory) -> None:
 
 def check_find(directory: DivergenceDirectory, twin: TwinDirectory, keys: list[int]) -> None:
     """Looked up one by one, by both paths through the CPU."""
-    features = directory.c.features
+    features = directory.base.c.features
     for key in keys:
         expected = twin.at(key)
-        for directory.c.features in (0, FEATURES):
+        for directory.base.c.features in (0, FEATURES):
             found = directory.find(key)
             assert len(found) == min(64, len(expected))
             assert all(word0 >> 16 == key for word0, _ in found)
-    directory.c.features = features
+    directory.base.c.features = features
 
 
 class Changes:
@@ -259,7 +259,7 @@ def test_keys_are_the_twins(features: int) -> None:
     directory = new_directory(features=features)
     ids = np.frombuffer(rng.randbytes(16 * 300), np.uint8).reshape(-1, 16)
     for holder, name_space in [(0, 0), (1, 0), (2**32 - 1, 2**64 - 1), (7, rng.getrandbits(64))]:
-        keys = directory.keys(ids, holder, name_space).tolist()
+        keys = directory.base.keys(ids, holder, name_space).tolist()
         assert keys == [directory_key(bytes(i), holder, name_space, SECRET) for i in ids]
 
 
@@ -278,7 +278,7 @@ def snapshot(directory: DivergenceDirectory) -> tuple[npt.NDArray[Any], list[npt
 
 def reopened(parts: npt.NDArray[Any], bytes_max: int = 1 << 22) -> DivergenceDirectory:
     directory = DivergenceDirectory(SECRET, bytes_max)
-    directory.add_slot(SLOT, FILE)
+    directory.base.add_slot(SLOT, FILE)
     directory.start_unloaded(parts)
     return directory
 

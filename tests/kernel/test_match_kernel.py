@@ -227,7 +227,7 @@ def test_an_entry_may_claim_less_than_its_record(left: int) -> None:
         entry["word1"] = int(entry["word1"]) & ~(63 << 18) | (max(left, d + 1) - 1) << 18
     parts = machine._empty_partitions()
     parts["entries"], parts["blocks"] = 2, left + max(left, 11) - 10
-    machine.directory = machine._new_directory()
+    machine.directory = machine._new_directory(machine.slots)
     machine._start(machine.directory, parts)
     machine.directory.load(0, entries)
     for held in machine.twin.directory._entries.values():
@@ -243,7 +243,7 @@ def test_a_full_directory_refuses_an_insertion_whole() -> None:
     machine = Machine(SETUP)
     directory = DivergenceDirectory(SECRET, 30 * fmt.PAGE)
     directory.start_empty()
-    directory.add_slot(0, 1)
+    directory.base.add_slot(0, 1)
     machine.directory = directory
     rng = random.Random(1)
     number = 0
@@ -311,7 +311,7 @@ class Hostile:
         """The machine's, with entries that name any unit of any page with any n, d and dp, under the paths' keys."""
         directory = DivergenceDirectory(SECRET, 1 << 20, rng.choice([0, FEATURES]))
         directory.start_empty()
-        directory.add_slot(0, 1)
+        directory.base.add_slot(0, 1)
         directory.apply(changes_array([self.machine.twin.directory.change(s) for s in self.machine.twin.segments()]))
         changes = []
         for _ in range(rng.randrange(40)):
@@ -362,9 +362,8 @@ def test_hostile_pages_under_an_insertion(features: int) -> None:
         # What is gathering is a second file; the first is hostile.
         machine.pages.remove_range(machine.gatherer.buffer.first_key)
         machine.end.file_number, machine.end.slot = 1, 1
-        machine.slots = {0: 1}
         machine._begin_writing()
-        machine.directory.add_slot(1, 2)
+        assert machine.slots == {0: 1, 1: 2}
         machine.log[1] = bytearray(fmt.LOG_HEADER_BYTES) + b"".join(hostile.changed(rng).values())
         for number in range(5):
             path = rng.choice(hostile.paths) + rng.choice("abc") * rng.randrange(50)
@@ -386,15 +385,15 @@ def test_entries_that_name_files_and_pages_that_are_not_there(seed: int) -> None
     hostile = _hostile()
     rng = random.Random(seed)
     directory = hostile.directory(rng)
-    directory.add_slot(5, 77)
-    directory.add_slot(6, 78)
+    directory.base.add_slot(5, 77)
+    directory.base.add_slot(6, 78)
     ids = ids_of(rng.choice(hostile.paths))
     keys = [hostile.machine.twin.directory.key(ids[b], 0, 0) for b in (len(ids) - 1, (len(ids) - 1) // 64 * 64)]
     d = (len(ids) - 1) % 64
     changes = [SegmentChange(file << 24 | rng.getrandbits(24), *keys, 64, d, 0, 0) for file in (77, 78)]
     directory.apply(changes_array(changes))
     # The slot of a file that went away since is free.
-    directory.slot_files[6] = 0
+    directory.base.slot_files[6] = 0
     pages = Pages(UUID, 14, 0)
     needs = Needs()
     queries = KernelQueries(ids, 0, 0, 14, [True])

@@ -63,7 +63,7 @@ def scan(
         found.commits, found.commit_limit = pointer("sarp_found_commit *", commits), len(commits)
         found.damaged, found.damaged_limit = pointer("uint64_t *", damaged), len(damaged)
         count = min(sizes.pop(0) if sizes else pages, pages - at)
-        done = lib.sarp_scan_pages(state, machine.directory.c, memory + at * fmt.PAGE, count, found)
+        done = lib.sarp_scan_pages(state, machine.directory.base.c, memory + at * fmt.PAGE, count, found)
         assert done <= count
         assert done or not count
         assert found.change_count <= len(changes)
@@ -173,7 +173,7 @@ def test_no_room_reads_no_page(small: Log) -> None:
         found.change_limit, found.commit_limit, found.damaged_limit = 64, 1, 64
         setattr(found, short, 0 if short == "commit_limit" else 63)
         memory = ffi.new("uint8_t[]", data)
-        assert lib.sarp_scan_pages(state, machine.directory.c, memory, 2, found) == 0
+        assert lib.sarp_scan_pages(state, machine.directory.base.c, memory, 2, found) == 0
         assert state.next_page == FIRST_PAGE
 
 
@@ -261,7 +261,7 @@ def test_a_record_of_another_store_file_or_place_is_damage(small: Log) -> None:
         found.changes, found.change_limit = pointer("sarp_change *", changes), 128
         found.commits, found.commit_limit = pointer("sarp_found_commit *", commits), 2
         found.damaged, found.damaged_limit = pointer("uint64_t *", damaged), 128
-        assert lib.sarp_scan_pages(state, machine.directory.c, memory, 2, found) == 2
+        assert lib.sarp_scan_pages(state, machine.directory.base.c, memory, 2, found) == 2
         assert (found.change_count, found.commit_count) == (0, 0)
         assert found.damaged_count >= 2
 
@@ -535,7 +535,7 @@ def test_appending_keeps_to_its_bounds() -> None:
     # The last page is the commit record's, whatever still fits.
     assert buffer.append(record_of(64)) == 0
     assert (buffer.records, buffer.pages) == (4, 3)
-    buffer.finish(machine.directory.c, 0)
+    buffer.finish(machine.directory.base, 0)
     found = scan(machine, bytes(buffer.data()))
     assert found.complete == [1]
     assert [(c[2], c[7]) for c in found.changes] == [
@@ -569,28 +569,28 @@ def test_a_record_goes_where_it_fits_best() -> None:
         free[page] -= units
         placed.append(at)
     assert len(placed) > 12
-    buffer.finish(machine.directory.c, 0)
+    buffer.finish(machine.directory.base, 0)
     assert [c[2] for c in scan(machine, bytes(buffer.data())).changes] == sorted(placed)
 
 
 def test_a_commit_record_that_needs_a_page_of_its_own() -> None:
     machine, buffer = Machine(SETUP), new_commit(3)
     buffer.append(record_of(4096))
-    buffer.finish(machine.directory.c, 99, fmt.COMMIT_CLOSED)
+    buffer.finish(machine.directory.base, 99, fmt.COMMIT_CLOSED)
     assert buffer.pages == 2
     found = scan(machine, bytes(buffer.data()))
     assert found.commits == [
         *[(1, position_at(0), position_at(2 * fmt.PAGE), 99, lib.SARP_COMMIT_COMPLETE | fmt.COMMIT_CLOSED << 8, 1)]
     ]
     mark = new_commit(3)
-    mark.finish(machine.directory.c, 7, fmt.COMMIT_MARK)
+    mark.finish(machine.directory.base, 7, fmt.COMMIT_MARK)
     found = scan(machine, bytes(mark.data()))
     assert (found.complete, found.changes) == ([1], [])
     changes = np.zeros(1, CHANGE_DTYPE)
     full = new_commit(4)
     for _ in range(2):
         full.append(record_of(64))
-    status = lib.sarp_commit_finish(full.c, machine.directory.c, 0, 0, pointer("sarp_change *", changes), 1)
+    status = lib.sarp_commit_finish(full.c, machine.directory.base.c, 0, 0, pointer("sarp_change *", changes), 1)
     assert status == lib.SARP_INVALID
     assert full.pages == 1
 
@@ -601,7 +601,7 @@ def test_a_sealing_commit_is_read_back() -> None:
     for part in (entries[:126], entries[126:]):
         assert buffer.append(summary_record(part), fresh=True)
     assert buffer.append(seal_record(2, 200, position_at(0)), fresh=True)
-    buffer.finish(machine.directory.c, 0)
+    buffer.finish(machine.directory.base, 0)
     found = scan(machine, bytes(buffer.data()))
     assert found.complete == [1]
     assert [(c[2], c[7]) for c in found.changes] == [

@@ -24,10 +24,10 @@ async def scans_of(folder, name):
     scheduler = Scheduler(ThreadBackend())
     file = folder.open(name)
     try:
-        scanner = PageScanner(header.shape, directory.c, header.file_number, 2, header.previous_commit)
+        scanner = PageScanner(header.shape, directory.base, header.file_number, 2, header.previous_commit)
         paged = await scan_file(scheduler, file, scanner, fmt.LOG_HEADER_BYTES, len(data))
         summed = await scan_summary(
-            scheduler, file, header.shape, directory.c, header.file_number, len(data), synced=(1 << 64) - 1
+            scheduler, file, header.shape, directory.base, header.file_number, len(data), synced=(1 << 64) - 1
         )
     finally:
         await scheduler.close()

@@ -1,0 +1,46 @@
+"""What every directory of a store shares: which file a reference's slot stands for, and what its keys depend on."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from sarpstore._kernel import FEATURES, ffi, lib, pointer, reserve
+
+__all__ = ["Base"]
+
+_SLOTS: Final = 1 << 16
+
+
+class Base:
+    """The kernel's `sarp_base`. `routing` is the number in log headers, `features` the CPU's."""
+
+    def __init__(self, secret: bytes, routing: int, features: int = FEATURES) -> None:
+        self._slots_space = reserve(_SLOTS * 8, "the slot table")
+        self.slot_files: npt.NDArray[np.uint64] = np.frombuffer(self._slots_space, "<u8")
+        """File number by slot; 0: the slot is free."""
+        self.c: Any = ffi.new("sarp_base *")
+        self.c.slot_files = pointer("uint64_t *", self._slots_space)
+        self.c.features = features
+        self.c.routing = routing
+        ffi.buffer(self.c.secret)[:] = secret
+
+    @property
+    def slot_count(self) -> int:
+        """Slots below this one may be in use."""
+        return int(self.c.slot_count)
+
+    def add_slot(self, slot: int, file_number: int) -> None:
+        """From now on the slot stands for this file."""
+        self.slot_files[slot] = file_number
+        self.c.slot_count = max(self.c.slot_count, slot + 1)
+
+    def keys(self, ids: npt.NDArray[np.uint8], holder: int, name_space: int) -> npt.NDArray[np.uint64]:
+        """The directory keys of block ids (count, 16)."""
+        out = np.empty(len(ids), "<u8")
+        if len(ids):
+            source = pointer("uint8_t *", np.ascontiguousarray(ids))
+            lib.sarp_directory_keys(self.c, source, len(ids), holder, name_space, pointer("uint64_t *", out))
+        return out
