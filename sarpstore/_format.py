@@ -58,6 +58,7 @@ RECORD_RETIRE_FILE: Final = 6
 RECORD_SEAL: Final = 7
 RECORD_SUMMARY: Final = 8
 RECORD_CHUNK_PAYLOAD: Final = 9
+RECORD_POSTINGS: Final = 10
 FLAG_IGNORABLE: Final = 1
 COMMIT_MARK: Final = 1
 COMMIT_CLOSED: Final = 2
@@ -88,6 +89,7 @@ CHECKPOINT_NAMESPACE: Final = struct.Struct("<QIHH")
 
 IMAGE_HEADER: Final = struct.Struct("<8sIHBB16sQQIIQ")  # magic, crc, entries, depth, 0, uuid, prefix, number, blocks
 IMAGE_ENTRIES_MAX: Final = 4092
+IMAGE_POSTINGS_MAX: Final = 2728
 
 # magic, crc, major, minor, uuid, process id, JSON length, time in ms
 STATS_HEADER: Final = struct.Struct("<8sIHH16sIIQ")
@@ -106,6 +108,23 @@ PARTITION_DTYPE: Final = np.dtype(
     ]
 )
 ENTRY_DTYPE: Final = np.dtype([("word0", "<u8"), ("word1", "<u8")])
+POSTING_PARTITION_DTYPE: Final = np.dtype(
+    [
+        ("key", "<u8"),
+        ("filter", "<u8"),
+        ("reference", "<u8"),
+        ("images_number", "<u8"),
+        ("page", "<u4"),
+        ("entries", "<u4"),
+        ("crc", "<u4"),
+        ("blocks", "<u4"),
+    ]
+)
+POSTING_DTYPE: Final = np.dtype([("word0", "<u8"), ("word1", "<u8"), ("filter", "<u8")])
+ROW_DTYPES: Final = {"divergence": PARTITION_DTYPE, "sarp": POSTING_PARTITION_DTYPE}
+"""A partition's row in a checkpoint's head, by routing."""
+ENTRY_DTYPES: Final = {"divergence": ENTRY_DTYPE, "sarp": POSTING_DTYPE}
+"""An entry of an image, by routing."""
 SUMMARY_DTYPE: Final = np.dtype(
     [("word0", "<u8"), ("word1", "<u8"), ("supersedes", "<u8"), ("units", "<u4"), ("reserved", "<u4")]
 )
@@ -117,6 +136,7 @@ assert IMAGE_HEADER.size == 64
 assert STATS_HEADER.size == 48
 assert SLOT_DTYPE.itemsize == 16
 assert PARTITION_DTYPE.itemsize == 40
+assert POSTING_PARTITION_DTYPE.itemsize == 48
 assert SUMMARY_DTYPE.itemsize == 32
 
 

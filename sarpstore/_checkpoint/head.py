@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,10 @@ from sarpstore._errors import CorruptionError
 from sarpstore._kernel import crc32c
 from sarpstore._log.header import check_version
 
-__all__ = ["CheckpointHead", "NamespaceEntry", "decode_image", "encode_image", "image_bytes"]
+if TYPE_CHECKING:
+    from sarpstore._directory import Directory
+
+__all__ = ["CheckpointHead", "NamespaceEntry", "decode_image", "encode_image", "image_length"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class CheckpointHead:
         table = np.frombuffer(data, fmt.SLOT_DTYPE, slots, at)
         self.slots = dict(zip(table["slot"].tolist(), table["file_number"].tolist(), strict=True))
         at += table.nbytes
-        self.partitions = np.frombuffer(data, fmt.PARTITION_DTYPE, partitions, at)
+        self.partitions = np.frombuffer(data, fmt.ROW_DTYPES[fmt.ROUTINGS[self.routing]], partitions, at)
         return at + self.partitions.nbytes
 
 
@@ -118,36 +121,37 @@ def _decode_namespaces(data: bytes, at: int, count: int) -> list[NamespaceEntry]
     return out
 
 
-def image_bytes(entries: int) -> int:
-    """Bytes of an image, the padding to whole pages included."""
-    return -(-(fmt.IMAGE_HEADER.size + entries * 16) // fmt.PAGE) * fmt.PAGE
+def image_length(directory: Directory, entries: int) -> int:
+    """Bytes of an image without the padding to whole pages."""
+    return fmt.IMAGE_HEADER.size + entries * directory.entry_bytes
 
 
-def encode_image(
-    uuid: bytes, number: int, prefix: int, depth: int, blocks: int, entries: npt.NDArray[Any]
-) -> tuple[bytes, int]:
-    """A partition's image, padded to whole pages, and its checksum."""
-    header = fmt.IMAGE_HEADER.pack(fmt.MAGIC_IMAGE, 0, len(entries), depth, 0, uuid, prefix, number, blocks, 0, 0)
-    data = bytearray(header + entries.tobytes())
-    crc = crc32c(memoryview(data)[fmt.CRC_FROM :])
+def _image_header(directory: Directory, uuid: bytes, row: Any, crc: int) -> bytes:
+    prefix, depth, low_filter = directory.image_range(row)
+    entries, number, blocks = (int(row[name]) for name in ("entries", "images_number", "blocks"))
+    return fmt.IMAGE_HEADER.pack(fmt.MAGIC_IMAGE, crc, entries, depth, 0, uuid, prefix, number, blocks, 0, low_filter)
+
+
+def encode_image(directory: Directory, uuid: bytes, row: Any, entries: npt.NDArray[Any]) -> bytes:
+    """The image, padded to whole pages, of the partition that `row` says everything of but its crc, which is set."""
+    data = bytearray(_image_header(directory, uuid, row, 0) + entries.tobytes())
+    row["crc"] = crc = crc32c(memoryview(data)[fmt.CRC_FROM :])
     data[fmt.CRC_AT : fmt.CRC_FROM] = crc.to_bytes(4, "little")
-    return bytes(data.ljust(image_bytes(len(entries)), b"\0")), crc
+    return bytes(data.ljust(-(-len(data) // fmt.PAGE) * fmt.PAGE, b"\0"))
 
 
-def decode_image(data: memoryview, uuid: bytes, expected: np.void) -> npt.NDArray[Any]:
-    """The entries of an image that a head's partition row (`_format.PARTITION_DTYPE`) names. CorruptionError."""
+def decode_image(data: memoryview, uuid: bytes, directory: Directory, expected: Any) -> npt.NDArray[Any]:
+    """The entries of the image that a head's partition row names. CorruptionError."""
     count = int(expected["entries"])
     if not count:
-        return np.empty(0, fmt.ENTRY_DTYPE)
+        return np.empty(0, fmt.ENTRY_DTYPES[directory.routing])
     name, offset = fmt.images_name(int(expected["images_number"])), int(expected["page"]) * fmt.PAGE
-    length = fmt.IMAGE_HEADER.size + 16 * count
+    length = image_length(directory, count)
     if len(data) < length:
         raise CorruptionError(name, offset, f"a partition image is cut short at {len(data):,} bytes")
-    magic, crc, entries, depth, _, own_uuid, prefix, number, blocks, _, _ = fmt.IMAGE_HEADER.unpack_from(data)
-    if magic != fmt.MAGIC_IMAGE or crc != expected["crc"] or crc32c(data[fmt.CRC_FROM : length]) != crc:
+    crc = int(expected["crc"])
+    if crc32c(data[fmt.CRC_FROM : length]) != crc:
         raise CorruptionError(name, offset, "a partition image's checksum does not hold")
-    says = (own_uuid, entries, depth, prefix, number, blocks)
-    named = (uuid, count, *(int(expected[f]) for f in ("depth", "prefix", "images_number", "blocks")))
-    if says != named:
+    if data[: fmt.IMAGE_HEADER.size] != _image_header(directory, uuid, expected, crc):
         raise CorruptionError(name, offset, "a partition image is not the one that the head names")
-    return np.frombuffer(data, fmt.ENTRY_DTYPE, count, fmt.IMAGE_HEADER.size)
+    return np.frombuffer(data, fmt.ENTRY_DTYPES[directory.routing], count, fmt.IMAGE_HEADER.size)

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sarpstore import _format as fmt
-from sarpstore._checkpoint.head import decode_image
-from sarpstore._directory import LOADED, DivergenceDirectory
+from sarpstore._checkpoint.head import decode_image, image_length
+from sarpstore._directory import LOADED, Cursor, Directory
 from sarpstore._errors import CorruptionError, LimitError, StorageError
 from sarpstore._io import BACKGROUND, MATCHING
 
@@ -29,42 +29,25 @@ if TYPE_CHECKING:
 __all__ = ["ImagePlace", "PartitionLoader", "places_by_range"]
 
 ImagePlace = np.void
-"""A row of `_format.PARTITION_DTYPE`: where a partition's image is, and what it holds."""
+"""A row of a head's partition table: where a partition's image is, and what it holds."""
 
 _AT_ONCE: Final = 16
+_REBUILD_SLICE: Final = 8192
 
 
 def _steps_by_partition(
-    directory: DivergenceDirectory, changes: npt.NDArray[Any]
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """The steps of segment changes grouped by partition, in order of place within each, and where each group begins."""
-    steps, keys = _steps_and_keys(changes)
-    partition = directory.partition_of(keys)
+    directory: Directory, changes: npt.NDArray[Any]
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[Any]]:
+    """The steps of changes grouped by partition, in order of place within each, and where each group begins."""
+    partition, steps = directory.steps(changes)
     order = np.argsort(partition, kind="stable")
-    starts = np.searchsorted(partition[order], np.arange(directory.c.partition_count + 1))
+    starts = np.searchsorted(partition[order], np.arange(len(directory.partitions) + 1))
     return np.ascontiguousarray(steps[order]), starts
 
 
-def _steps_and_keys(changes: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint64]]:
-    """The steps (change * 2 + step) of all changes, in order, and the key that each is about."""
-    keys = np.stack([changes["key"], changes["root_key"]], axis=1).reshape(-1)
-    steps = np.arange(2 * len(changes), dtype="<u4")
-    # Step 1 of a record with d = 0 does nothing, so its root's partition need not be loaded for it.
-    wanted = (steps % 2 == 0) | np.repeat(changes["d"] > 0, 2)
-    return steps[wanted], keys[wanted]
-
-
-def _steps_within(changes: npt.NDArray[Any], prefix: int, depth: int) -> npt.NDArray[np.uint32]:
-    """The steps that concern one partition, in order."""
-    steps, keys = _steps_and_keys(changes)
-    return np.ascontiguousarray(steps[keys >> np.uint64(48 - depth) == prefix >> (48 - depth)])
-
-
-def places_by_range(partitions: npt.NDArray[Any]) -> dict[tuple[int, int], ImagePlace]:
-    """Rows of a head's partition table by (prefix, depth)."""
-    return dict(
-        zip(zip(partitions["prefix"].tolist(), partitions["depth"].tolist(), strict=True), partitions, strict=True)
-    )
+def places_by_range(directory: Directory, rows: npt.NDArray[Any]) -> dict[Cursor, ImagePlace]:
+    """Rows of a head's partition table by their range."""
+    return {directory.row_range(row): row for row in rows}
 
 
 class PartitionLoader:
@@ -76,7 +59,7 @@ class PartitionLoader:
 
     def __init__(
         self,
-        directory: DivergenceDirectory,
+        directory: Directory,
         scheduler: Scheduler,
         uuid: bytes,
         places: npt.NDArray[Any],
@@ -96,8 +79,8 @@ class PartitionLoader:
         self._steps, self._starts = _steps_by_partition(directory, tail)
         self._loading: dict[int, asyncio.Task[None]] = {}
         self._rebuilding: asyncio.Task[npt.NDArray[Any]] | None = None
-        self.places = places_by_range(places)
-        """Images that are as their partition is on disk, by (prefix, depth); a checkpoint may share them."""
+        self.places = places_by_range(directory, places)
+        """Images that are as their partition is on disk, by range; a checkpoint may share them."""
         self.incomplete: LimitError | None = None
         """Why a partition in memory lacks part of the log's tail: no checkpoint may be written then."""
         self.unloaded = len(places)
@@ -131,8 +114,7 @@ class PartitionLoader:
             del self._loading[number]
 
     async def _load(self, numbers: list[int], priority: int) -> None:
-        rows = self._directory.partitions[numbers]
-        keys = list(zip(rows["prefix"].tolist(), rows["depth"].tolist(), strict=True))
+        keys = [self._directory.row_range(self._directory.row(number)) for number in numbers]
         images = await self._read_images([self.places[key] for key in keys], priority)
         for i, (number, key, image) in enumerate(zip(numbers, keys, images, strict=True)):
             if i and i % _AT_ONCE == 0:
@@ -140,10 +122,10 @@ class PartitionLoader:
             try:
                 if isinstance(image, BaseException):
                     raise image
-                self._directory.load(number, decode_image(image, self._uuid, self.places[key]))
+                self._directory.load(number, decode_image(image, self._uuid, self._directory, self.places[key]))
             except (CorruptionError, StorageError, ValueError) as error:
                 self._report(error)
-                await self._load_from_log(number, *key)
+                await self._load_from_log(number)
             else:
                 # At once: a partition is whole from the moment on at which it counts as loaded.
                 self._apply_tail(number)
@@ -168,17 +150,24 @@ class PartitionLoader:
             except StorageError as error:
                 out[i] = error
                 continue
-            wanted.append((file, int(place["page"]) * fmt.PAGE, fmt.IMAGE_HEADER.size + 16 * int(place["entries"])))
+            wanted.append((file, int(place["page"]) * fmt.PAGE, image_length(self._directory, int(place["entries"]))))
             indexes.append(i)
         for i, data in zip(indexes, await self._scheduler.try_read_many(wanted, priority), strict=True):
             out[i] = data
         return out
 
-    async def _load_from_log(self, number: int, prefix: int, depth: int) -> None:
+    async def _load_from_log(self, number: int) -> None:
         """A damaged image costs time, nothing else: the log has it all."""
         if self._rebuilding is None or (self._rebuilding.done() and self._rebuilding.exception() is not None):
             self._rebuilding = asyncio.create_task(self._rebuild())
         changes = await asyncio.shield(self._rebuilding)
-        steps = await asyncio.to_thread(_steps_within, changes, prefix, depth)
+        parts = []
+        for i in range(0, len(changes), _REBUILD_SLICE):
+            part = changes[i : i + _REBUILD_SLICE]
+            partition, steps = self._directory.steps(part)
+            parts.append((part, np.ascontiguousarray(steps[partition == number])))
+            await asyncio.sleep(0)
+        # At once, as in _load.
         self._directory.load_empty(number)
-        self._directory.apply(changes, steps)
+        for part, steps in parts:
+            self._directory.apply(part, steps)

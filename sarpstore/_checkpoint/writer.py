@@ -18,7 +18,7 @@ import numpy as np
 from sarpstore import _format as fmt
 from sarpstore._checkpoint.head import CheckpointHead, NamespaceEntry, encode_image
 from sarpstore._checkpoint.loader import places_by_range
-from sarpstore._directory import DIRTY, LOADED, DivergenceDirectory
+from sarpstore._directory import DIRTY, LOADED, Cursor, Directory
 from sarpstore._errors import CorruptionError, SarpError, StorageError
 from sarpstore._files import read_whole, size_of
 
@@ -41,7 +41,7 @@ _WRITE_BYTES: Final = 1 << 20
 _IMAGES_SHARE_MAX: Final = 3
 _LOG_BYTES_MIN: Final = 4 << 20
 # The event loop gets its turn after so many rows of the partition table.
-_YIELD_BYTES: Final = 16 * fmt.PARTITION_DTYPE.itemsize
+_YIELD_ROWS: Final = 16
 # Opening files, reading the head, the first partitions and the first record.
 _FIXED_MS: Final = 10
 
@@ -83,7 +83,7 @@ class Checkpointer:
         folder: Folder,
         scheduler: Scheduler,
         uuid: bytes,
-        directory: DivergenceDirectory,
+        directory: Directory,
         loader: PartitionLoader,
         gatherer: Gatherer,
         log: LogWriter,
@@ -114,25 +114,26 @@ class Checkpointer:
             # Never the same number twice: a head that failed half way may stand there, and name that .images file.
             number = self.number = self.number + 1
             start, commit, sequence = self._gatherer.place()
-            head = CheckpointHead(self._uuid, number, start, 0, commit, sequence)
+            head = CheckpointHead(
+                self._uuid, number, start, 0, commit, sequence, fmt.ROUTINGS.index(self._directory.routing)
+            )
             # As of the start, like all of the head: the tail brings later ones, if it survives.
             head.namespaces = list(self._namespaces())
-            imaged: list[int] = []
             try:
-                await self._write_images(head, imaged)
+                await self._write_images(head)
                 await self._log.sync()
                 head.synced = max(start, self._log.synced_position)
                 head.slots = self._slots()
                 data = head.encode()
                 await self._scheduler.run_background(_publish, self._folder, fmt.checkpoint_name(number), data)
             except BaseException:
-                self._mark_dirty(imaged)
+                self._directory.mark_dirty_from(self._directory.begin_of(self._directory.first()))
                 with contextlib.suppress(SarpError):  # there may be none
                     await self._scheduler.run_background(self._folder.remove, fmt.images_name(number))
                 raise
             self.bytes_written += len(data)
             self.position = start
-            self._loader.places = places_by_range(head.partitions)
+            self._loader.places = places_by_range(self._directory, head.partitions)
             try:
                 await self._scheduler.run_background(_remove_old, self._folder, number)
             except StorageError as error:
@@ -143,8 +144,8 @@ class Checkpointer:
         files = self._directory.base.slot_files[: self._directory.base.slot_count].tolist()
         return {slot: number for slot, number in enumerate(files) if 0 < number <= self._log.newest_file}
 
-    async def _write_images(self, head: CheckpointHead, imaged: list[int]) -> None:
-        """Image the partitions in order of prefix.
+    async def _write_images(self, head: CheckpointHead) -> None:
+        """Image the partitions in the order of their ranges.
 
         What splits meanwhile splits behind the cursor or ahead of it, never over it: the range of an imaged partition
         is done, and the halves of one that is still ahead are imaged each.
@@ -152,10 +153,10 @@ class Checkpointer:
         rows = bytearray()
         share = await self._scheduler.run_background(self._may_share)
         images: _Images | None = None
-        prefix = 0
+        begin: Cursor | None = self._directory.begin_of(self._directory.first())
         try:
-            while prefix < 1 << 48:
-                number = int(self._directory.partition_of(np.array([prefix], "<u8"))[0])
+            while begin is not None:
+                number = self._directory.at(begin)
                 if not self._directory.partitions[number]["flags"] & LOADED and self._loader.has_tail(number):
                     await self._loader.load([number])
                     continue
@@ -165,13 +166,12 @@ class Checkpointer:
                     images = images or _Images(
                         await self._scheduler.run_background(_create_images, self._folder, head.number), bytearray()
                     )
-                    imaged.append(prefix)
                     row = self._image(number, head.number, images)
                 rows += row.tobytes()
-                prefix = int(row["prefix"]) + (1 << (48 - int(row["depth"])))
+                begin = self._directory.end_of(number)
                 if images is not None and len(images.gathered) >= _WRITE_BYTES:
                     await self._flush(images)
-                elif len(rows) % _YIELD_BYTES == 0:
+                elif len(rows) // row.itemsize % _YIELD_ROWS == 0:
                     await asyncio.sleep(0)
             if images is not None:
                 await self._flush(images)
@@ -179,28 +179,20 @@ class Checkpointer:
         finally:
             if images is not None:
                 await self._scheduler.run_background(images.file.close)
-        head.partitions = np.frombuffer(rows, fmt.PARTITION_DTYPE)
+        head.partitions = np.frombuffer(rows, self._directory.row_dtype)
 
     def _shared(self, number: int, share: bool) -> Any | None:
         """The partition's present image, if it is still what the partition is."""
-        partition = self._directory.partitions[number]
-        if not share or partition["flags"] & DIRTY:
+        if not share or self._directory.partitions[number]["flags"] & DIRTY:
             return None
-        return self._loader.places.get((int(partition["prefix"]), int(partition["depth"])))
+        return self._loader.places.get(self._directory.row_range(self._directory.row(number)))
 
     def _image(self, number: int, checkpoint: int, images: _Images) -> Any:
-        partition = self._directory.partitions[number]
-        row = np.zeros(1, fmt.PARTITION_DTYPE)[0]
-        for name in ("prefix", "depth", "entries", "blocks"):
-            row[name] = partition[name]
-        partition["flags"] &= ~np.uint8(DIRTY)
-        if not partition["entries"]:
-            return row
-        entries = self._directory.image(number)
-        prefix, depth, blocks = (int(partition[f]) for f in ("prefix", "depth", "blocks"))
-        row["images_number"], row["page"] = checkpoint, images.page
-        data, row["crc"] = encode_image(self._uuid, checkpoint, prefix, depth, blocks, entries)
-        images.gathered += data
+        row = self._directory.row(number)
+        self._directory.partitions["flags"][number] &= ~np.uint8(DIRTY)
+        if row["entries"]:
+            row["images_number"], row["page"] = checkpoint, images.page
+            images.gathered += encode_image(self._directory, self._uuid, row, self._directory.image(number))
         return row
 
     async def _flush(self, images: _Images) -> None:
@@ -209,19 +201,11 @@ class Checkpointer:
         images.written += len(data)
         self.bytes_written += len(data)
 
-    def _mark_dirty(self, prefixes: list[int]) -> None:
-        """What was imaged for a checkpoint that failed has no image; neither have the halves it may have split into."""
-        if prefixes:
-            partitions = self._directory.partitions
-            first = partitions["prefix"] >= min(prefixes)
-            loaded = (partitions["flags"] & LOADED) > 0
-            partitions["flags"] |= np.where(first & loaded, np.uint8(DIRTY), np.uint8(0))
-
     def _may_share(self) -> bool:
         """Whether the image files are small enough to share images in them (on the thread for writes)."""
         numbers = fmt.numbered(self._folder.names(), fmt.IMAGES_SUFFIX)
         held = sum(size_of(self._folder, fmt.images_name(number)) for number in numbers)
-        return held <= _IMAGES_SHARE_MAX * max(int(self._directory.c.entries) * 16, _WRITE_BYTES)
+        return held <= _IMAGES_SHARE_MAX * max(self._directory.entries_all * self._directory.entry_bytes, _WRITE_BYTES)
 
 
 def _create(folder: Folder, name: str) -> File:

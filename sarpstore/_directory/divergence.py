@@ -33,6 +33,10 @@ class DivergenceDirectory:
     The bound is on pages of entries, which are all but some 3 % of the memory; `bytes` counts everything.
     """
 
+    routing: Final = "divergence"
+    entry_bytes: Final = fmt.ENTRY_DTYPE.itemsize
+    row_dtype: Final = fmt.PARTITION_DTYPE
+
     def __init__(self, secret: bytes, bytes_max: int, features: int = FEATURES) -> None:
         self.bytes_max = bytes_max
         pages = bytes_max // _PAGE
@@ -42,7 +46,7 @@ class DivergenceDirectory:
         self._arena = reserve(pages * _PAGE, "directory_bytes_max")
         self._partitions_space = reserve(partitions * PARTITION_DTYPE.itemsize, "directory_bytes_max")
         self._table = reserve(table * 4, "directory_bytes_max")
-        self.base = Base(secret, fmt.ROUTINGS.index("divergence"), features)
+        self.base = Base(secret, fmt.ROUTINGS.index(self.routing), features)
         self._partition_limit = partitions
         self.c: Any = ffi.new("sarp_directory *")
         self.c.arena = pointer("uint8_t *", self._arena)
@@ -53,6 +57,7 @@ class DivergenceDirectory:
         self.c.partition_limit = partitions
         self.c.table_limit = table
         self._done = ffi.new("size_t *")
+        self._bounds = ffi.new("uint32_t[2]")
 
     def start_empty(self) -> None:
         """One partition, empty and loaded."""
@@ -111,6 +116,70 @@ class DivergenceDirectory:
         steps = ffi.NULL if order is None else pointer("uint32_t *", order)
         self._check(lib.sarp_directory_apply(self.c, pointer("sarp_change *", changes), steps, count, self._done))
 
+    def steps(self, changes: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+        """Two steps a change: its key's, and its root's where it diverges (d > 0)."""
+        keys = np.stack([changes["key"], changes["root_key"]], axis=1).reshape(-1)
+        order = np.arange(2 * len(changes), dtype="<u4")
+        # Step 1 of a record with d = 0 does nothing, so its root's partition need not be loaded for it.
+        wanted = (order % 2 == 0) | np.repeat(changes["d"] > 0, 2)
+        return self.partition_of(keys[wanted]), order[wanted]
+
+    def match(self, pages: Any, queries: Any, count: int, needs: Any) -> int:
+        """How many of the queries are still open."""
+        return int(lib.sarp_match(self.c, pages, queries, count, needs))
+
+    def insert(self, pages: Any, query: Any, locations: Any, commit: Any, needs: Any) -> int:
+        """The kernel's status."""
+        return int(lib.sarp_insert(self.c, pages, query, locations, commit, needs))
+
+    def estimate(self, query: Any) -> tuple[int, int]:
+        """At least and at most so many blocks match, from memory alone."""
+        lib.sarp_estimate(self.c, query, self._bounds, self._bounds + 1)
+        return int(self._bounds[0]), int(self._bounds[1])
+
+    # Partitions in order of prefix
+
+    def row(self, partition: int) -> Any:
+        """A partition's row in a head (`_format.PARTITION_DTYPE`) without its image's place."""
+        row, own = np.zeros(1, self.row_dtype)[0], self.partitions[partition]
+        for name in ("prefix", "depth", "entries", "blocks"):
+            row[name] = own[name]
+        return row
+
+    @staticmethod
+    def row_range(row: Any) -> tuple[int, int]:
+        """(prefix, depth)."""
+        return int(row["prefix"]), int(row["depth"])
+
+    @staticmethod
+    def image_range(row: Any) -> tuple[int, int, int]:
+        """An image header's prefix, depth, filter."""
+        return int(row["prefix"]), int(row["depth"]), 0
+
+    def first(self) -> int:
+        """The partition of key 0."""
+        return self.at(0)
+
+    def begin_of(self, partition: int) -> int:
+        """Its prefix."""
+        return int(self.partitions[partition]["prefix"])
+
+    def end_of(self, partition: int) -> int | None:
+        """The prefix behind its range."""
+        own = self.partitions[partition]
+        end = int(own["prefix"]) + (1 << (48 - int(own["depth"])))
+        return end if end < 1 << 48 else None
+
+    def at(self, begin: int) -> int:
+        """The partition of that prefix."""
+        return int(self.partition_of(np.array([begin], "<u8"))[0])
+
+    def mark_dirty_from(self, begin: int) -> None:
+        """Call all loaded partitions from that prefix on changed."""
+        parts = self.partitions
+        chosen = (parts["prefix"] >= begin) & (parts["flags"] & LOADED > 0)
+        parts["flags"] |= np.where(chosen, np.uint8(DIRTY), np.uint8(0))
+
     def partition_of(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
         """The number of each key's partition."""
         keys = np.ascontiguousarray(keys, "<u8")
@@ -131,6 +200,11 @@ class DivergenceDirectory:
     def entries(self) -> int:
         """Entries, those of partitions that are not loaded included, placeholders not."""
         return int(self.c.entries - self.c.placeholders)
+
+    @property
+    def entries_all(self) -> int:
+        """The same with placeholders."""
+        return int(self.c.entries)
 
     @property
     def blocks(self) -> int:

@@ -24,7 +24,7 @@ from sarpstore._errors import (
     ReadOnlyError,
     WrongLoopError,
 )
-from sarpstore._kernel import ffi, lib, pointer
+from sarpstore._kernel import lib, pointer
 from sarpstore._log.commits import CommitBuffer, namespace_record
 from sarpstore._log.gather import INSERT_WINDOWS_MAX
 
@@ -148,9 +148,7 @@ class Core:
         _check_holder(holder)
         queries = Queries(1)
         queries.add(sequenced.ids, sequenced.key.name_space, holder, None)
-        bounds = ffi.new("uint32_t[2]")
-        lib.sarp_estimate(self.state.directory.c, queries.c, bounds, bounds + 1)
-        return bounds[0], bounds[1]
+        return self.state.directory.estimate(queries.c)
 
     # --- inserting
 
@@ -212,7 +210,7 @@ class Core:
             before = commit.records
             if not _namespace_written(state, sequenced, commit, self.options.namespaces_max):
                 return int(lib.SARP_NO_ROOM)
-            status = int(lib.sarp_insert(state.directory.c, state.pages.c, query, rows, commit.c, needs))
+            status = state.directory.insert(state.pages.c, query, rows, commit.c, needs)
             if commit.records > before:
                 state.writer.gathered()
             return status

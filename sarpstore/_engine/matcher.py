@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sarpstore._checkpoint import PartitionLoader
-    from sarpstore._directory import DivergenceDirectory
+    from sarpstore._directory import Directory
     from sarpstore._engine.files import OpenFiles
     from sarpstore._io import Scheduler
     from sarpstore._log.pages import Pages
@@ -101,7 +101,7 @@ class Matcher:
 
     def __init__(
         self,
-        directory: DivergenceDirectory,
+        directory: Directory,
         pages: Pages,
         loader: PartitionLoader,
         files: OpenFiles,
@@ -161,7 +161,7 @@ class Matcher:
             await self._bring(pages, partitions, held)
 
     def _match(self, queries: Queries, first: int, count: int, needs: Any) -> int:
-        left: int = lib.sarp_match(self.directory.c, self.pages.c, queries.c + first, count, needs)
+        left = self.directory.match(self.pages.c, queries.c + first, count, needs)
         return int(lib.SARP_NEED) if left else int(lib.SARP_OK)
 
     def _decide(self, step: Callable[[Any], int], held: dict[int, memoryview | None]) -> int:

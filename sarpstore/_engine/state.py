@@ -14,7 +14,7 @@ import numpy.typing as npt
 from sarpstore import _format as fmt
 from sarpstore._checkpoint import NamespaceEntry, PartitionLoader
 from sarpstore._clock import monotonic_ms
-from sarpstore._directory import DivergenceDirectory
+from sarpstore._directory import Directory, DivergenceDirectory
 from sarpstore._engine.files import OpenFiles
 from sarpstore._engine.matcher import Matcher
 from sarpstore._errors import CorruptionError, NotAStoreError, ReadOnlyError, StorageError
@@ -59,7 +59,7 @@ class State:
     scheduler: Scheduler
     shape: Shape
     found: Recovered
-    directory: DivergenceDirectory
+    directory: Directory
     pages: Pages
     files: OpenFiles
     loader: PartitionLoader
@@ -191,8 +191,8 @@ def _files_max() -> int:
 
 
 async def _find(folder: Folder, scheduler: Scheduler, options: Options) -> Recovered:
-    def make_directory(shape: Shape) -> DivergenceDirectory:
-        return DivergenceDirectory(shape.secret, options.directory_bytes_max)
+    def make_directory(shape: Shape) -> Directory:
+        return _make_directory(shape, options)
 
     found = await recover(folder, scheduler, options, make_directory)
     if found is None:
@@ -201,6 +201,10 @@ async def _find(folder: Folder, scheduler: Scheduler, options: Options) -> Recov
         shape = Shape.new(options)
         found = Recovered(shape, make_directory(shape), None, np.empty(0, CHANGE_DTYPE), {}, LogEnd(), [])
     return found
+
+
+def _make_directory(shape: Shape, options: Options) -> Directory:
+    return DivergenceDirectory(shape.secret, options.directory_bytes_max)
 
 
 async def _state_of(folder: Folder, scheduler: Scheduler, options: Options, found: Recovered) -> State:
@@ -256,7 +260,7 @@ async def _state_of(folder: Folder, scheduler: Scheduler, options: Options, foun
     )
 
 
-async def _apply_in_slices(directory: DivergenceDirectory, changes: npt.NDArray[Any]) -> None:
+async def _apply_in_slices(directory: Directory, changes: npt.NDArray[Any]) -> None:
     for i in range(0, len(changes), _APPLY_SLICE):
         directory.apply(changes[i : i + _APPLY_SLICE])
         await asyncio.sleep(0)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from sarpstore import _format as fmt
 from sarpstore._checkpoint.head import CheckpointHead, NamespaceEntry
-from sarpstore._directory import DivergenceDirectory
+from sarpstore._directory import Directory
 from sarpstore._errors import CorruptionError, StorageError
 from sarpstore._log.gather import LogEnd
 from sarpstore._log.header import Shape
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Recovered", "read_log_changes", "recover"]
 
-MakeDirectory = Callable[[Shape], DivergenceDirectory]
+MakeDirectory = Callable[[Shape], Directory]
 
 # Files that are scanned side by side, and from how many pages on a summary is looked for.
 _FILES_AT_ONCE: Final = 4
@@ -44,7 +44,7 @@ class Recovered:
     """What an open found."""
 
     shape: Shape
-    directory: DivergenceDirectory
+    directory: Directory
     """Its slots are set; entries are not."""
     head: CheckpointHead | None
     changes: npt.NDArray[Any]
@@ -105,7 +105,7 @@ async def read_log_changes(
 
 
 async def _scan_parts(
-    folder: Folder, scheduler: Scheduler, directory: DivergenceDirectory, seen: Survey, progress: Progress | None
+    folder: Folder, scheduler: Scheduler, directory: Directory, seen: Survey, progress: Progress | None
 ) -> list[FileScan]:
     total = sum(part.end - part.begin for part in seen.parts)
     done = 0
@@ -131,7 +131,7 @@ async def _scan_parts(
 async def _scan_part(
     scheduler: Scheduler,
     file: File,
-    directory: DivergenceDirectory,
+    directory: Directory,
     part: Part,
     synced: int,
     advance: Callable[[int], None],
@@ -158,7 +158,7 @@ def _segments(changes: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 async def _namespaces(
-    folder: Folder, scheduler: Scheduler, directory: DivergenceDirectory, seen: Survey, accepted: Accepted
+    folder: Folder, scheduler: Scheduler, directory: Directory, seen: Survey, accepted: Accepted
 ) -> dict[int, NamespaceEntry]:
     namespaces = {entry.name_space: entry for entry in seen.head.namespaces} if seen.head else {}
     places = accepted.changes[accepted.changes["type"] == fmt.RECORD_NAMESPACE]["position"].tolist()
@@ -169,7 +169,7 @@ async def _namespaces(
     return namespaces
 
 
-def _log_end(seen: Survey, accepted: Accepted, scans: list[FileScan], directory: DivergenceDirectory) -> LogEnd:
+def _log_end(seen: Survey, accepted: Accepted, scans: list[FileScan], directory: Directory) -> LogEnd:
     sequences = [h.first_sequence for h in seen.headers] + [scan.sequence + 1 for scan in scans]
     if seen.head is not None:
         sequences.append(seen.head.sequence)
@@ -192,7 +192,7 @@ def _unsynced_files(seen: Survey, accepted: Accepted) -> list[str]:
     return [fmt.log_name(n) for n in seen.numbers if first <= n <= last]
 
 
-def _read_namespace(folder: Folder, shape: Shape, directory: DivergenceDirectory, at: int) -> NamespaceEntry | None:
+def _read_namespace(folder: Folder, shape: Shape, directory: Directory, at: int) -> NamespaceEntry | None:
     """The namespace record at a position; None if it is damaged: then it is written anew when the namespace is used."""
     number, offset = fmt.position_file(at), fmt.position_offset(at)
     page = bytearray(fmt.PAGE)
