@@ -78,3 +78,9 @@ int32_t sarp_hash_chain(uint32_t features, int32_t hash, const uint8_t *previous
     if (blocks != 0 || previous_bytes != 0) memcpy(last_digest, digest, digest_bytes);
     return 0;
 }
+
+void sarp_hash_keys(const uint8_t *keys, size_t count, size_t key_bytes, uint8_t *ids) {
+    uint8_t digest[SARP_MURMUR3_DIGEST_BYTES];
+    for (size_t i = 0; i < count; i++)
+        sarp_murmur3_chain(digest, 0, keys + i * key_bytes, 1, key_bytes, ids + i * SARP_HASH_ID_BYTES);
+}

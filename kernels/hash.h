@@ -30,3 +30,6 @@ size_t sarp_hash_state_bytes(int32_t hash);
  */
 int32_t sarp_hash_chain(uint32_t features, int32_t hash, const uint8_t *previous, size_t previous_bytes,
                         const uint32_t *tokens, size_t blocks, size_t block_tokens, uint8_t *ids, uint8_t *last_digest);
+
+/* The ids of an engine's keys: each of `count` keys of `key_bytes` bytes by itself, as SARP_HASH_MMH3 hashes it. */
+void sarp_hash_keys(const uint8_t *keys, size_t count, size_t key_bytes, uint8_t *ids);

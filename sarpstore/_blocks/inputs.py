@@ -3,23 +3,68 @@
 from __future__ import annotations
 
 import array
-from typing import Any
+import asyncio
+from typing import TYPE_CHECKING, Any
 
-import mmh3
 import numpy as np
 import numpy.typing as npt
 
 from sarpstore import _format as fmt
 from sarpstore._errors import InputError
+from sarpstore._kernel import lib, pointer
 
-__all__ = ["as_ids", "as_locations", "as_tokens"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["as_ids", "as_locations", "as_tokens", "ids_in_turns", "locations_in_turns", "tokens_in_turns"]
 
 _TOKEN_MAX = 0xFFFF_FFFF
 KEY_BYTES_MAX = 64
+# Numbers or keys of Python's that are converted before the event loop gets its turn: about a millisecond.
+_TURN_ITEMS = 8192
 
 
-def as_tokens(tokens: object) -> npt.NDArray[np.uint32]:
-    """Token ids as contiguous uint32: from ints, an integer array, array('I') or the like, or bytes of LE u32."""
+async def in_turns(
+    convert: Callable[[Any, int], npt.NDArray[Any]], values: Any, empty: npt.NDArray[Any]
+) -> npt.NDArray[Any]:
+    """`convert(values, 0)`; of a long list or tuple, slice by slice, each with its first index, in turns of the loop.
+
+    Python's own numbers take some 100 ns each to convert, so a prompt of a million would hold the loop for 0.1 s.
+    """
+    if not isinstance(values, list | tuple) or len(values) <= _TURN_ITEMS:
+        return convert(values, 0)
+    parts = [empty]
+    for first in range(0, len(values), _TURN_ITEMS):
+        parts.append(convert(values[first : first + _TURN_ITEMS], first))
+        await asyncio.sleep(0)
+    return np.concatenate(parts)
+
+
+async def tokens_in_turns(tokens: object) -> npt.NDArray[np.uint32]:
+    """`as_tokens`, by and by: a long list must stay as it is until the call returns."""
+    return await in_turns(as_tokens, tokens, np.empty(0, np.uint32))
+
+
+async def ids_in_turns(ids: object) -> tuple[npt.NDArray[np.uint8], int]:
+    """`as_ids`, by and by: a long list must stay as it is until the call returns."""
+    widths = set()
+
+    def convert(part: object, _: int) -> npt.NDArray[np.uint8]:
+        converted, width = as_ids(part)
+        widths.add(width)
+        if len(widths) > 1:
+            raise InputError("ids: the block ids differ in length")
+        return converted
+
+    converted = await in_turns(convert, ids, np.empty((0, fmt.ID_BYTES), np.uint8))
+    return converted, widths.pop()
+
+
+def as_tokens(tokens: object, first: int = 0) -> npt.NDArray[np.uint32]:
+    """Token ids as contiguous uint32: from ints, an integer array, array('I') or the like, or bytes of LE u32.
+
+    `first` is the first one's index, for messages.
+    """
     if isinstance(tokens, np.ndarray):
         values = tokens
     elif isinstance(tokens, bytes | bytearray | memoryview) and not _has_items(tokens):
@@ -41,7 +86,7 @@ def as_tokens(tokens: object) -> npt.NDArray[np.uint32]:
         raise InputError(f"tokens: dtype {values.dtype}; token ids are integers")
     if len(values) and (values.min() < 0 or values.max() > _TOKEN_MAX):
         bad = int(np.flatnonzero((values < 0) | (values > _TOKEN_MAX))[0])
-        raise InputError(f"tokens[{bad}] = {int(values[bad])}: a token id is from 0 to 2**32 - 1")
+        raise InputError(f"tokens[{first + bad}] = {int(values[bad])}: a token id is from 0 to 2**32 - 1")
     return np.ascontiguousarray(values, np.uint32)
 
 
@@ -81,8 +126,8 @@ def as_ids(ids: object) -> tuple[npt.NDArray[np.uint8], int]:
     if width < fmt.ID_BYTES:
         out[:, :width] = keys
     else:
-        hashed = b"".join(mmh3.mmh3_x64_128_digest(row.tobytes(), 0) for row in keys)
-        out[:] = np.frombuffer(hashed, np.uint8).reshape(-1, fmt.ID_BYTES)
+        keys = np.ascontiguousarray(keys)
+        lib.sarp_hash_keys(pointer("uint8_t *", keys), len(keys), width, pointer("uint8_t *", out))
     return out, width
 
 
@@ -120,6 +165,17 @@ def _keys_of_bytes(rows: list[Any]) -> npt.NDArray[np.uint8]:
     if len({len(row) for row in rows}) != 1:
         raise InputError("ids: the block ids differ in length")
     return np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), -1)
+
+
+async def locations_in_turns(locations: object, dtype: np.dtype[Any], blocks: int) -> npt.NDArray[Any]:
+    """`as_locations`, by and by: a long list must stay as it is until the call returns."""
+
+    def convert(part: Any, first: int) -> npt.NDArray[Any]:
+        return as_locations(part, dtype, min(len(part), blocks - first) if isinstance(part, list | tuple) else blocks)
+
+    if isinstance(locations, list | tuple) and len(locations) != blocks:
+        return as_locations(locations, dtype, blocks)
+    return await in_turns(convert, locations, np.empty(0, dtype))
 
 
 def as_locations(locations: object, dtype: np.dtype[Any], blocks: int) -> npt.NDArray[Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from sarpstore._blocks import as_ids, as_locations, as_tokens, canonical_root
+import numpy as np
+
+from sarpstore._blocks import as_tokens, canonical_root, ids_in_turns, locations_in_turns, tokens_in_turns
 from sarpstore._engine.core import Core, Key, Sequenced
 from sarpstore._errors import InputError
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from sarpstore._engine.results import Match
@@ -26,6 +27,7 @@ class Namespace:
 
     Tokens are anything that numpy reads as integers, or little-endian u32 bytes; only whole blocks count. Ids are
     (blocks, 16) uint8, or an engine's keys: equally long bytes, or 64-bit integers. All calls speak of one `holder`.
+    Arrays may be changed as soon as a call has begun; a list must stay as it is until the call returns.
     """
 
     __slots__ = ("_core", "_key", "_root")
@@ -60,7 +62,7 @@ class Namespace:
     async def match_ids(self, ids: Any, *, locations: bool = True, holder: int = 0) -> Match:
         """The same for block ids that the caller has: each must name the whole prefix that ends with its block."""
         self._core.check()
-        return (await self._core.match([self.sequenced(ids)], locations=locations, holder=holder))[0]
+        return (await self._core.match([await self.sequenced(ids)], locations=locations, holder=holder))[0]
 
     async def insert(self, tokens: Any, locations: Any, *, holder: int = 0) -> int:
         """Hold the tokens' whole blocks; `locations` has a row for each. Returns how many blocks are new.
@@ -70,16 +72,18 @@ class Namespace:
         failed write.
         """
         self._core.check_writable()
-        values = as_tokens(tokens)
+        locations = _kept(locations, tokens)
+        values = _kept(await tokens_in_turns(tokens), locations)
         shape = self._core.state.shape
-        rows = as_locations(locations, shape.location_dtype, len(values) // shape.block_tokens)
+        rows = await locations_in_turns(locations, shape.location_dtype, len(values) // shape.block_tokens)
         return await self._core.insert(await self.hashed(values), rows, holder)
 
     async def insert_ids(self, ids: Any, locations: Any, *, holder: int = 0) -> int:
         """The same for block ids that the caller has."""
         self._core.check_writable()
-        sequenced = self.sequenced(ids)
-        rows = as_locations(locations, self._core.state.shape.location_dtype, len(sequenced.ids))
+        locations = _kept(locations, ids)
+        sequenced = await self.sequenced(ids)
+        rows = await locations_in_turns(locations, self._core.state.shape.location_dtype, len(sequenced.ids))
         return await self._core.insert(sequenced, rows, holder)
 
     def estimate(self, tokens: Any, *, holder: int = 0) -> tuple[int, int]:
@@ -93,7 +97,7 @@ class Namespace:
 
     async def hashed(self, tokens: Any) -> Sequenced:
         """The tokens' block ids; long sequences let the event loop run in between."""
-        values = as_tokens(tokens)
+        values = await tokens_in_turns(tokens)
         hasher = self._core.hasher
         if hasher.fits_one_slice(values):
             ids = hasher.hash(self._root, values)
@@ -102,9 +106,9 @@ class Namespace:
             ids = await hasher.hash_in_slices(self._root, values.copy())
         return Sequenced(self._key, ids, _NATIVE_KEY_BYTES)
 
-    def sequenced(self, ids: Any) -> Sequenced:
+    async def sequenced(self, ids: Any) -> Sequenced:
         """Ids that the caller has, as the engine takes them."""
-        return Sequenced(self._key, *as_ids(ids))
+        return Sequenced(self._key, *await ids_in_turns(ids))
 
     def belongs_to(self, core: Core) -> bool:
         """Whether it was made by the store with that core."""
@@ -112,6 +116,11 @@ class Namespace:
 
     def __repr__(self) -> str:
         return f"Namespace({self.name!r}, adapter={self.adapter!r})"
+
+
+def _kept(values: Any, beside: object) -> Any:
+    """A copy of an array that its caller may change while a long list given with it is read in turns."""
+    return values.copy() if isinstance(beside, list | tuple) and isinstance(values, np.ndarray) else values
 
 
 def _check_text(label: str, text: str) -> None:

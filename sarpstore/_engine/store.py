@@ -11,7 +11,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from sarpstore._blocks import as_tokens
+from sarpstore._blocks import tokens_in_turns
 from sarpstore._engine.background import Background
 from sarpstore._engine.core import Core
 from sarpstore._engine.namespace import Namespace
@@ -73,7 +73,9 @@ class Store:
         """`match` for each (namespace, tokens), as one batch: the reads of all go out together."""
         self._core.check()
         # All inputs are checked before the first is hashed.
-        wanted = [(self._own(namespace), as_tokens(tokens).copy()) for namespace, tokens in _pairs(queries)]
+        wanted = [
+            (self._own(namespace), (await tokens_in_turns(tokens)).copy()) for namespace, tokens in _pairs(queries)
+        ]
         hashed = []
         blocks = 0
         for namespace, tokens in wanted:
@@ -91,7 +93,7 @@ class Store:
         self._core.check()
         batch = []
         for namespace, ids in _pairs(queries):
-            batch.append(self._own(namespace).sequenced(ids))
+            batch.append(await self._own(namespace).sequenced(ids))
             if len(batch) % _QUERIES_PER_TURN == 0:
                 await asyncio.sleep(0)
         return await self._core.match(batch, locations=locations, holder=holder)

@@ -48,7 +48,7 @@ class Recovered:
     """Its slots are set; entries are not."""
     head: CheckpointHead | None
     changes: npt.NDArray[Any]
-    """Accepted segment records behind the head's start, in order of position."""
+    """Accepted changes of the directory behind the head's start, in order of position."""
     namespaces: dict[int, NamespaceEntry]
     end: LogEnd
     unsynced_files: list[str]
@@ -83,7 +83,7 @@ async def recover(
         shape=shape,
         directory=directory,
         head=seen.head,
-        changes=_segments(accepted.changes),
+        changes=_directory_changes(accepted.changes),
         namespaces=await _namespaces(folder, scheduler, directory, seen, accepted),
         end=_log_end(seen, accepted, scans, directory),
         unsynced_files=_unsynced_files(seen, accepted),
@@ -96,12 +96,12 @@ async def recover(
 async def read_log_changes(
     folder: Folder, scheduler: Scheduler, found: Recovered, progress: Progress | None = None
 ) -> npt.NDArray[Any]:
-    """All accepted segment records of the log up to the recovered end: what rebuilds a partition without its image."""
+    """All accepted changes of the log up to the recovered end: what rebuilds a partition without its image."""
     seen = await scheduler.run(survey, folder, found.end.position)
     if seen is None:
         raise CorruptionError(folder.path, None, "the log files are gone")
     scans = await _scan_parts(folder, scheduler, found.directory, seen, progress)
-    return _segments(_accept(scans, seen).changes)
+    return _directory_changes(_accept(scans, seen).changes)
 
 
 async def _scan_parts(
@@ -153,8 +153,9 @@ def _accept(scans: list[FileScan], seen: Survey) -> Accepted:
     return accept(scans, begin=begin, commit=first.previous_commit, synced=seen.synced)
 
 
-def _segments(changes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return np.ascontiguousarray(changes[changes["type"] == fmt.RECORD_SEGMENT])
+def _directory_changes(changes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    kinds = changes["type"]
+    return np.ascontiguousarray(changes[(kinds == fmt.RECORD_SEGMENT) | (kinds == fmt.RECORD_POSTINGS)])
 
 
 async def _namespaces(

@@ -182,6 +182,9 @@ def _check_uuids(folder: Folder, headers: list[LogHeader], head: CheckpointHead 
             raise NotAStoreError(
                 f"{folder.path}: {name} belongs to another store, or has other options, than the newest file"
             )
+    if head is not None and fmt.ROUTINGS[head.routing : head.routing + 1] != (shape.routing,):
+        name = fmt.checkpoint_name(head.number)
+        raise CorruptionError(name, 139, f"the head is of routing {head.routing}, the log's is {shape.routing!r}")
     if head is not None and head.uuid != shape.uuid:
         raise NotAStoreError(f"{folder.path}: {fmt.checkpoint_name(head.number)} belongs to another store than the log")
 
