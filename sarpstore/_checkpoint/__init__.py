@@ -1,7 +1,14 @@
 """Checkpoints: heads and partition images as bytes, reading them on first use, writing new ones."""
 
 from sarpstore._checkpoint.head import CheckpointHead, NamespaceEntry
-from sarpstore._checkpoint.loader import PartitionLoader
+from sarpstore._checkpoint.loader import PartitionLoader, steps_by_partition
 from sarpstore._checkpoint.writer import Checkpointer, checkpoint_due
 
-__all__ = ["CheckpointHead", "Checkpointer", "NamespaceEntry", "PartitionLoader", "checkpoint_due"]
+__all__ = [
+    "CheckpointHead",
+    "Checkpointer",
+    "NamespaceEntry",
+    "PartitionLoader",
+    "checkpoint_due",
+    "steps_by_partition",
+]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sarpstore._files import File
     from sarpstore._io import Scheduler
 
-__all__ = ["ImagePlace", "PartitionLoader", "places_by_range"]
+__all__ = ["ImagePlace", "PartitionLoader", "places_by_range", "steps_by_partition"]
 
 ImagePlace = np.void
 """A row of a head's partition table: where a partition's image is, and what it holds."""
@@ -35,7 +35,7 @@ _AT_ONCE: Final = 16
 _REBUILD_SLICE: Final = 8192
 
 
-def _steps_by_partition(
+def steps_by_partition(
     directory: Directory, changes: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[Any]]:
     """The steps of changes grouped by partition, in order of place within each, and where each group begins."""
@@ -53,8 +53,8 @@ def places_by_range(directory: Directory, rows: npt.NDArray[Any]) -> dict[Cursor
 class PartitionLoader:
     """Loads partitions of `directory` from `places` (their rows in the head) and applies the `tail` of the log.
 
-    `open_images(number)` opens an .images file; `rebuild()` gives all segment changes of the log up to the tail's end;
-    `damaged(error)` is told of damage found.
+    `grouped` is `steps_by_partition` of the tail. `open_images(number)` opens an .images file; `rebuild()` gives all
+    segment changes of the log up to the tail's end; `damaged(error)` is told of damage found.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class PartitionLoader:
         uuid: bytes,
         places: npt.NDArray[Any],
         tail: npt.NDArray[Any],
+        grouped: tuple[npt.NDArray[np.uint32], npt.NDArray[Any]],
         *,
         open_images: Callable[[int], Awaitable[File]],
         rebuild: Callable[[], Coroutine[Any, Any, npt.NDArray[Any]]],
@@ -76,7 +77,7 @@ class PartitionLoader:
         self._rebuild = rebuild
         self._report = damaged
         self._tail = tail
-        self._steps, self._starts = _steps_by_partition(directory, tail)
+        self._steps, self._starts = grouped
         self._loading: dict[int, asyncio.Task[None]] = {}
         self._rebuilding: asyncio.Task[npt.NDArray[Any]] | None = None
         self.places = places_by_range(directory, places)

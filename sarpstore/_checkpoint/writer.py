@@ -41,7 +41,7 @@ _WRITE_BYTES: Final = 1 << 20
 _IMAGES_SHARE_MAX: Final = 3
 _LOG_BYTES_MIN: Final = 4 << 20
 # The event loop gets its turn after so many rows of the partition table.
-_YIELD_ROWS: Final = 16
+_YIELD_ROWS: Final = 8
 # Opening files, reading the head, the first partitions and the first record.
 _FIXED_MS: Final = 10
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sarpstore import _format as fmt
-from sarpstore._checkpoint import NamespaceEntry, PartitionLoader
+from sarpstore._checkpoint import NamespaceEntry, PartitionLoader, steps_by_partition
 from sarpstore._clock import monotonic_ms
 from sarpstore._directory import Directory, DivergenceDirectory
 from sarpstore._engine.files import OpenFiles
@@ -222,7 +222,12 @@ async def _state_of(folder: Folder, scheduler: Scheduler, options: Options, foun
             raise CorruptionError(
                 name, fmt.CHECKPOINT_HEAD.size, f"its partitions make no directory ({error})"
             ) from None
-    places = found.head.partitions if found.head else np.empty(0, fmt.PARTITION_DTYPE)
+    places = found.head.partitions if found.head else np.empty(0, directory.row_dtype)
+    # Nobody else has the directory yet, so a long tail can be sorted off the loop.
+    long_tail = len(tail) > _APPLY_SLICE
+    grouped = (
+        await scheduler.run(steps_by_partition, directory, tail) if long_tail else steps_by_partition(directory, tail)
+    )
     files = OpenFiles(folder, scheduler, _files_max())
     pages = Pages(found.shape.uuid, found.shape.location_bytes, options.cache_bytes)
 
@@ -235,6 +240,7 @@ async def _state_of(folder: Folder, scheduler: Scheduler, options: Options, foun
         found.shape.uuid,
         places,
         tail,
+        grouped,
         open_images=files.images,
         rebuild=rebuild,
         damaged=lambda error: matcher.report(error),

@@ -254,8 +254,10 @@ class LogWriter:
             frozen.written = True
             # A mark says what was synced before it; nobody needs to say that the mark is.
             self._records_since_mark = buffer.records > 0
-            self._gatherer.release(buffer)
             self._tell()
+        for _ in self._gatherer.release(frozen):
+            await asyncio.sleep(0)
+        self._tell()
         if frozen.seal is not None and self._file is not None:
             await self._end_file(self._file, frozen.seal)
         self._ready.popleft()

@@ -207,7 +207,8 @@ class Machine:
     def _release(self) -> None:
         frozen = self.pending.pop(0)
         self._write(frozen.buffer)
-        self.gatherer.release(frozen.buffer)
+        for _ in self.gatherer.release(frozen):
+            pass
         if frozen.seal is not None:
             self.counts["seal"] += 1
             self._write(frozen.seal.encode())
