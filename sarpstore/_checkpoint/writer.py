@@ -39,7 +39,9 @@ _KEPT: Final = 2
 _WRITE_BYTES: Final = 1 << 20
 # Image files may hold this many times what the newest head names before everything is imaged anew.
 _IMAGES_SHARE_MAX: Final = 3
-_LOG_BYTES_MIN: Final = 4 << 20
+_LOG_BYTES_MIN: Final = 256 << 10
+_LOG_BYTES_MIN_FAST: Final = 4 << 20
+_PAUSE_MS: Final = 500.0
 # The event loop gets its turn after so many rows of the partition table.
 _YIELD_ROWS: Final = 8
 # Opening files, reading the head, the first partitions and the first record.
@@ -47,17 +49,24 @@ _FIXED_MS: Final = 10
 
 
 def checkpoint_due(
-    log_bytes: int, replay_bytes: int, directory_bytes: int, replay_bytes_per_ms: float, target_ms: int
+    log_bytes: int,
+    replay_bytes: int,
+    directory_bytes: int,
+    replay_bytes_per_ms: float,
+    target_ms: int,
+    since_ms: float,
 ) -> bool:
     """Whether the log since the last checkpoint has passed the directory's size, or recovery would pass its target.
 
     Hashed keys dirty every partition quickly, so a checkpoint costs about the directory's size: by the first rule
     checkpoints write at most as many bytes as the log does. `replay_bytes` is what a recovery would read: the open
     file's records and the others' summaries. Half the target is left for what comes while it is written. Below
-    4 MiB of log, or a quarter of the directory's size, none is due: summaries keep recovery short without it.
+    a quarter of the directory's size none is due, nor below 4 MiB of log, or 256 KiB where the last one began
+    half a second ago (`since_ms`): at a server's pace little is left to replay, and a fast load is not held up.
     """
     allowed = replay_bytes_per_ms * max(1, target_ms - _FIXED_MS) / 2
-    if log_bytes < max(_LOG_BYTES_MIN, directory_bytes / 4):
+    least = _LOG_BYTES_MIN if since_ms >= _PAUSE_MS else _LOG_BYTES_MIN_FAST
+    if log_bytes < max(least, directory_bytes / 4):
         return False
     return log_bytes >= directory_bytes or replay_bytes >= allowed
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sarpstore import _format as fmt
 from sarpstore._checkpoint import Checkpointer, checkpoint_due
+from sarpstore._clock import monotonic_ms
 from sarpstore._engine.publish import publish_stats
 from sarpstore._errors import FailedError, SarpError
 from sarpstore._files import size_of
@@ -50,6 +51,7 @@ class Background:
         self._replay_bytes_per_ms = _REPLAY_BYTES_PER_MS
         if state.found.replayed_bytes >= _MEASURED_BYTES_MIN:
             self._replay_bytes_per_ms = state.found.replayed_bytes / max(1.0, state.recovery_ms)
+        self._checkpoint_ms = monotonic_ms()
         self.checkpoints = 0
         """Checkpoints published."""
         self._tasks = self._reading_tasks(state)
@@ -105,6 +107,7 @@ class Background:
         assert self._checkpointer is not None
         writer = self._state.writer
         now = writer.bytes_written, writer.seal_bytes, self._state.gatherer.records_ever
+        self._checkpoint_ms = monotonic_ms()
         await self._checkpointer.write()
         self._written, self._sealed, self._records = now
         self._tail_bytes = self._replay_bytes = 0
@@ -154,7 +157,10 @@ class Background:
             target = self._options.recovery_ms_target
             directory_bytes = self._state.directory.bytes
             log_bytes, replay_bytes = self._log_bytes_since(), self._replay_bytes_since()
-            if not checkpoint_due(log_bytes, replay_bytes, directory_bytes, self._replay_bytes_per_ms, target):
+            since_ms = monotonic_ms() - self._checkpoint_ms
+            if not checkpoint_due(
+                log_bytes, replay_bytes, directory_bytes, self._replay_bytes_per_ms, target, since_ms
+            ):
                 continue
             try:
                 await self.checkpoint()
