@@ -227,6 +227,6 @@ def test_what_the_user_asks_for_reaches_the_serving_process(monkeypatch):
         replay.replay.main(arguments, standalone_mode=False)
     (job,) = jobs
     assert isinstance(job, ServeJob)
-    assert job.options == StoreOptions("mmh3", "always", 7)
+    assert job.options == StoreOptions(hash="mmh3", durability="always", sync_interval_ms=7)
     assert (job.concurrency, job.locations, job.kill, job.trace.sessions) == (9, True, True, 6)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(job), type=ServeJob) == job

@@ -29,6 +29,14 @@ class StoreOptions(msgspec.Struct, frozen=True):
     hash: Literal["sha256", "mmh3"] = "sha256"
     durability: Literal["interval", "always", "never"] = "interval"
     sync_interval_ms: int = 50
+    routing: Literal["divergence", "sarp"] = "divergence"
+    exact: bool = False
+    read_cap: int = 4
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether a match may find less than is held: the published method, by design."""
+        return self.routing == "sarp"
 
 
 class ServeJob(msgspec.Struct, tag=True, kw_only=True):

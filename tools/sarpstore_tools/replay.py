@@ -60,6 +60,11 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--sync-interval-ms", type=click.IntRange(1, 60_000), default=50, show_default=True, help="Between group commits."
 )
+@click.option(
+    "--routing", type=click.Choice(["divergence", "sarp"]), default="divergence", show_default=True, help="Directory."
+)
+@click.option("--exact", is_flag=True, help="sarp: without the cap on reads.")
+@click.option("--read-cap", type=click.IntRange(1, 64), default=4, show_default=True, help="sarp: reads a window.")
 @click.option("--store", type=click.Path(file_okay=False), help="Keep the stores in this folder (default: temporary).")
 @click.option("--locations/--length-only", default=True, show_default=True, help="Match with locations, too.")
 @click.option("--kill/--no-kill", default=True, show_default=True, help="Kill the serving process and recover.")
@@ -76,10 +81,16 @@ def replay(context: click.Context, /, **given: Any) -> None:
     commit, which gathers for --sync-interval-ms, holds more requests than it does at a live server's pace; --durability
     always with --concurrency 1 gives the other extreme, a commit of whole pages for each request.
 
+    With --routing sarp, the published method, a match may find less than is held: what it loses is shown, and wrong
+    answers alone count. Blocks that it inserts again are offered with the location that they had.
+
     Exit status: 0 if every answer was right, 1 if any was wrong or lost, 2 if the replay could not be done.
     """
     options = ReplayOptions(
-        store=StoreOptions(given["hash_name"], given["durability"], given["sync_interval_ms"]),
+        store=StoreOptions(
+            hash=given["hash_name"],
+            **{name: given[name] for name in ("durability", "sync_interval_ms", "routing", "exact", "read_cap")},
+        ),
         concurrency=given["concurrency"],
         locations=given["locations"],
         kill=given["kill"],
@@ -213,7 +224,8 @@ def _serve(spec: TraceSpec, options: ReplayOptions, store: Path, samples_path: s
         serving.stop()
     after = f"{_hits(finished)}, back in {recovery.whole_ms:.0f} ms" if recovery else _state(finished)
     progress.update(task, completed=finished.turns, total=finished.turns, state=after)
-    return report.Row(label=spec.label, notes=notes, replay=finished, recovery=recovery)
+    may_lose = options.store.may_lose
+    return report.Row(label=spec.label, notes=notes, replay=finished, recovery=recovery, may_lose=may_lose)
 
 
 def _recover_job(job: ServeJob) -> RecoverJob:

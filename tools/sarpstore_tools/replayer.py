@@ -93,13 +93,17 @@ def waves(turns: Iterable[Turn], concurrency: int) -> Iterator[list[Turn]]:
 
 
 class Replayer:
-    """Plays waves into `store` (an open `sarpstore.Store`) and gathers what the summary needs."""
+    """Plays waves into `store` (an open `sarpstore.Store`) and gathers what the summary needs.
 
-    def __init__(self, store: Any, dtype: np.dtype[Any], *, locations: bool) -> None:
+    `decoys`: blocks that are held are offered with other locations, which a store that finds them must not take.
+    """
+
+    def __init__(self, store: Any, dtype: np.dtype[Any], *, locations: bool, decoys: bool = True) -> None:
         self.oracle = Oracle()
         self._store = store
         self._dtype = dtype
         self._both = locations
+        self._decoys = decoys
         self._checker = Checker(dtype)
         self._namespaces: dict[str, Any] = {}
         self._waves = self._turns = 0
@@ -149,7 +153,8 @@ class Replayer:
             # Held blocks come first: they are the prefix.
             count = int(np.count_nonzero(ordinals < held))
             rows = locations_of(ordinals, self._dtype)
-            rows[:count] = decoys_of(ordinals[:count], self._dtype)
+            if self._decoys:
+                rows[:count] = decoys_of(ordinals[:count], self._dtype)
             calls.append(self._namespace(turn).insert(turn.insert, rows))
             self._inserted_tokens += len(turn.insert)
         _, nanoseconds, seconds = await _timed(calls)

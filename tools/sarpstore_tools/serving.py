@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 
 import sarpstore
@@ -72,9 +73,7 @@ def _loop_factory() -> LoopFactory | None:
 
 def _open(store: str, options: StoreOptions) -> Any:
     """What `sarpstore.open` gives: to be awaited, or entered."""
-    return sarpstore.open(
-        store, hash=options.hash, durability=options.durability, sync_interval_ms=options.sync_interval_ms
-    )
+    return sarpstore.open(store, **msgspec.structs.asdict(options))
 
 
 async def _serve(job: ServeJob, channel: Channel) -> None:
@@ -85,7 +84,7 @@ async def _serve(job: ServeJob, channel: Channel) -> None:
 
 
 async def _replay(job: ServeJob, trace: Trace, store: Any, channel: Channel) -> None:
-    replayer = Replayer(store, sarpstore.LOCATION, locations=job.locations)
+    replayer = Replayer(store, sarpstore.LOCATION, locations=job.locations, decoys=not job.options.may_lose)
     sampler = Sampler(job.samples_max)
     reported = time.monotonic()
     for wave in waves(trace.turns(), job.concurrency):
