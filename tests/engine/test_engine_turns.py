@@ -1,0 +1,97 @@
+"""Long inputs leave the event loop its turns."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import sarpstore
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+    from pathlib import Path
+
+TOKENS = 320_000
+BLOCKS = TOKENS // 16
+
+
+async def _turns_during(call: Awaitable[Any]) -> tuple[int, Any]:
+    """Turns that another task gets until the call returns, and what it returns."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counter = asyncio.create_task(count())
+    await asyncio.sleep(0)
+    before = turns
+    try:
+        result = await call
+    finally:
+        counter.cancel()
+    return turns - before, result
+
+
+async def test_lists_are_converted_in_turns(tmp_path: Path) -> None:
+    tokens = np.random.default_rng(1).integers(0, 1 << 17, TOKENS).tolist()
+    rows = [(i, 1, 2, 3) for i in range(BLOCKS)]
+    async with sarpstore.open(tmp_path / "store") as store:
+        namespace = store.namespace("m")
+        turns, new = await _turns_during(namespace.insert(tokens, rows))
+        assert new == BLOCKS
+        assert turns >= TOKENS // 8192 + BLOCKS // 8192
+        turns, match = await _turns_during(namespace.match(tokens))
+        assert turns >= TOKENS // 8192
+        assert match.blocks == BLOCKS
+        assert match.locations["address"].tolist() == list(range(BLOCKS))
+        assert (await namespace.match(np.array(tokens))).blocks == BLOCKS
+
+
+@pytest.mark.parametrize("width", [8, 16, 20, 64])
+async def test_lists_of_keys_are_converted_in_turns(tmp_path: Path, width: int) -> None:
+    data = np.random.default_rng(width).integers(0, 256, (BLOCKS, width), np.uint8)
+    keys = [row.tobytes() for row in data]
+    rows = np.zeros(BLOCKS, sarpstore.LOCATION)
+    rows["address"] = np.arange(BLOCKS)
+    async with sarpstore.open(tmp_path / "store") as store:
+        namespace = store.namespace("engine")
+        call = namespace.insert_ids(keys, rows)
+        turns, new = await _turns_during(call)
+        assert new == BLOCKS
+        assert turns >= BLOCKS // 8192
+        match = await namespace.match_ids(data)  # the array is the same keys
+        assert match.blocks == BLOCKS
+        np.testing.assert_array_equal(match.locations, rows)
+
+
+async def test_an_array_beside_a_long_list_may_change_at_once(tmp_path: Path) -> None:
+    keys = [i.to_bytes(16, "big") for i in range(BLOCKS)]
+    rows = np.zeros(BLOCKS, sarpstore.LOCATION)
+    async with sarpstore.open(tmp_path / "store") as store:
+        namespace = store.namespace("engine")
+        call = asyncio.create_task(namespace.insert_ids(keys, rows))
+        await asyncio.sleep(0)
+        rows["address"] = 7
+        await call
+        assert not (await namespace.match_ids(keys)).locations["address"].any()
+
+
+async def test_keys_of_two_lengths_are_refused_wherever_the_list_is_cut(tmp_path: Path) -> None:
+    keys = [bytes(20)] * 8192 + [bytes(16)] * 10
+    async with sarpstore.open(tmp_path / "store") as store:
+        with pytest.raises(sarpstore.InputError, match="differ in length"):
+            await store.namespace("engine").match_ids(keys)
+
+
+async def test_a_bad_token_is_named_by_its_place_in_the_whole_list(tmp_path: Path) -> None:
+    tokens = [1] * 20_000
+    tokens[19_000] = -5
+    async with sarpstore.open(tmp_path / "store") as store:
+        with pytest.raises(sarpstore.InputError, match=r"tokens\[19000\] = -5"):
+            await store.namespace("m").match(tokens)
