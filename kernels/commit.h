@@ -18,19 +18,22 @@ typedef struct {
     uint32_t slot;
     uint32_t first_page;    /* in the file */
     uint32_t page_limit, page_count, records;
+    uint32_t change_limit, changes; /* that the records stand for: a summary has room for so many */
+    uint32_t ordered;               /* it has a postings record (format-spec/postings.md, section 4) */
     uint32_t location_bytes, features;
     uint16_t heads[64];
 } sarp_commit;
 
-/* Begins an empty commit; the caller has set all fields but open, dead_bytes, page_count and records. */
+/* Begins an empty commit; the caller has set all fields but those that count from here on: open, dead_bytes, page_count,
+   records, changes, ordered. */
 void sarp_commit_begin(sarp_commit *commit);
 
 /* Adds a finished record body and header; sequence, commit number and checksums are filled in here. `fresh` puts it at the
    start of a new page. Returns its position, or 0 where there is no room. */
 uint64_t sarp_commit_append(sarp_commit *commit, const uint8_t *record, int32_t fresh);
 
-/* Adds the commit record and, for each other record in ascending order of place, a change (room for `limit`). Returns how
-   many, SARP_INVALID if `limit` is too small. `synced` and `flags` are the commit record's. */
+/* Adds the commit record and, for each other record in ascending order of place, its changes (room for `limit`, at least
+   commit->changes). Returns how many, SARP_INVALID if `limit` is too small. `synced` and `flags` are the commit record's. */
 int32_t sarp_commit_finish(sarp_commit *commit, const sarp_base *base, uint64_t synced, uint32_t flags,
                            sarp_change *changes, size_t limit);
 

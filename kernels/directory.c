@@ -1,27 +1,7 @@
 #include "internal_directory.h"
 
-/* --- pages of the arena */
-
-static uint32_t page_take(sarp_directory *dir) {
-    if (dir->page_free != NO_PAGE) {
-        const uint32_t page = dir->page_free;
-        memcpy(&dir->page_free, page_at(dir, page), sizeof dir->page_free);
-        dir->pages_free--;
-        return page;
-    }
-    return dir->page_next++;
-}
-
-static void page_give(sarp_directory *dir, uint32_t page) {
-    memcpy(page_at(dir, page), &dir->page_free, sizeof dir->page_free);
-    dir->page_free = page;
-    dir->pages_free++;
-}
-
 void pages_resize(sarp_directory *dir, sarp_partition *part, uint32_t have, uint32_t entries) {
-    const uint32_t want = pages_for(entries);
-    for (; have < want && have < SARP_PARTITION_PAGES; have++) part->pages[have] = page_take(dir);
-    for (; have > want; have--) page_give(dir, part->pages[have - 1]);
+    arena_resize(&dir->arena, part->pages, have, pages_for(entries));
 }
 
 /* --- the sorted sequence of one partition */
@@ -44,32 +24,6 @@ static uint32_t lower_bound(const sarp_directory *dir, const sarp_partition *par
     return i;
 }
 
-static void shift_up(const sarp_directory *dir, const sarp_partition *part, uint32_t index) {
-    const uint32_t slot = index + INDEX_SLOTS;
-    uint32_t hole = part->entries + INDEX_SLOTS;
-    for (;;) {
-        sarp_entry *page = page_at(dir, part->pages[hole / PAGE_ENTRIES]);
-        const uint32_t begin = hole - hole % PAGE_ENTRIES, from = begin > slot ? begin : slot;
-        memmove(page + from % PAGE_ENTRIES + 1, page + from % PAGE_ENTRIES, (hole - from) * sizeof *page);
-        if (from == slot) return;
-        page[0] = page_at(dir, part->pages[hole / PAGE_ENTRIES - 1])[PAGE_ENTRIES - 1];
-        hole = begin - 1;
-    }
-}
-
-static void shift_down(const sarp_directory *dir, const sarp_partition *part, uint32_t index) {
-    uint32_t hole = index + INDEX_SLOTS;
-    const uint32_t end = part->entries + INDEX_SLOTS; /* one past the last */
-    for (;;) {
-        sarp_entry *page = page_at(dir, part->pages[hole / PAGE_ENTRIES]);
-        const uint32_t next = hole - hole % PAGE_ENTRIES + PAGE_ENTRIES, to = next < end ? next : end;
-        memmove(page + hole % PAGE_ENTRIES, page + hole % PAGE_ENTRIES + 1, (to - hole - 1) * sizeof *page);
-        if (to == end) return;
-        page[PAGE_ENTRIES - 1] = page_at(dir, part->pages[next / PAGE_ENTRIES])[0];
-        hole = next;
-    }
-}
-
 static void starts_add(const sarp_directory *dir, const sarp_partition *part, uint64_t key, int delta) {
     uint16_t *starts = starts_of(dir, part);
     for (uint32_t b = bucket_of(part, key) + 1; b <= BUCKETS; b++) starts[b] = (uint16_t)(starts[b] + delta);
@@ -85,7 +39,7 @@ static void count_entry(sarp_directory *dir, sarp_partition *part, const sarp_en
 static void entry_insert(sarp_directory *dir, sarp_partition *part, sarp_entry entry) {
     const uint32_t index = lower_bound(dir, part, entry_key(&entry));
     pages_resize(dir, part, pages_for(part->entries), part->entries + 1u);
-    shift_up(dir, part, index);
+    arena_open_slot(&dir->arena, part->pages, sizeof entry, PAGE_ENTRIES, index + INDEX_SLOTS, part->entries + INDEX_SLOTS);
     *entry_at(dir, part, index) = entry;
     part->entries++;
     dir->entries++;
@@ -95,7 +49,7 @@ static void entry_insert(sarp_directory *dir, sarp_partition *part, sarp_entry e
 
 static void entry_erase(sarp_directory *dir, sarp_partition *part, uint32_t index) {
     const sarp_entry entry = *entry_at(dir, part, index);
-    shift_down(dir, part, index);
+    arena_close_slot(&dir->arena, part->pages, sizeof entry, PAGE_ENTRIES, index + INDEX_SLOTS, part->entries + INDEX_SLOTS);
     pages_resize(dir, part, pages_for(part->entries), part->entries - 1u);
     part->entries--;
     dir->entries--;
@@ -125,7 +79,7 @@ void table_point(sarp_directory *dir, uint32_t number) {
 static int split(sarp_directory *dir, uint32_t number) {
     sarp_partition *low = dir->partitions + number;
     if (low->depth >= SARP_DEPTH_MAX || dir->partition_count >= dir->partition_limit) return SARP_FULL;
-    if (pages_available(dir) < SARP_PARTITION_PAGES) return SARP_FULL;
+    if (arena_available(&dir->arena) < SARP_PARTITION_PAGES) return SARP_FULL;
     if (low->depth == dir->depth && table_double(dir) != SARP_OK) return SARP_FULL;
     const uint32_t total = low->entries;
     const uint64_t half = low->prefix | UINT64_C(1) << (47 - low->depth);
@@ -158,7 +112,7 @@ static int writable(sarp_directory *dir, uint64_t key, sarp_partition **out) {
         sarp_partition *part = dir->partitions + number;
         if (!(part->flags & SARP_PARTITION_LOADED)) return SARP_INVALID;
         if (part->entries < SARP_PARTITION_ENTRIES_MAX) {
-            if (pages_available(dir) == 0) return SARP_FULL;
+            if (arena_available(&dir->arena) == 0) return SARP_FULL;
             *out = part;
             return SARP_OK;
         }
@@ -278,6 +232,6 @@ int32_t sarp_directory_apply(sarp_directory *dir, const sarp_change *changes, co
 
 /* A change adds at most one entry under each of its two keys: a page each, and perhaps a split. */
 int directory_has_room(const sarp_directory *dir, uint32_t changes) {
-    return pages_available(dir) >= 2 * changes + 2 * SARP_PARTITION_PAGES &&
+    return arena_available(&dir->arena) >= 2 * changes + 2 * SARP_PARTITION_PAGES &&
            dir->partition_limit - dir->partition_count >= 2 * changes && dir->partition_count * 4 <= dir->table_limit;
 }

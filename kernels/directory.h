@@ -8,11 +8,7 @@
 #include "types.h"
 
 enum {
-    SARP_ARENA_PAGE = 1024,
-    SARP_PARTITION_PAGES = 32,
     SARP_PARTITION_ENTRIES_MAX = 2031, /* 32 pages of 64 entries, less 17 for the bucket index */
-    SARP_PARTITION_LOADED = 1,
-    SARP_PARTITION_DIRTY = 2, /* changed since it was loaded or imaged */
     SARP_DEPTH_MAX = 40
 };
 
@@ -30,12 +26,11 @@ typedef struct {
 } sarp_partition;
 
 typedef struct {
-    uint8_t *arena; /* page_limit pages */
+    sarp_arena arena;
     sarp_partition *partitions;
     uint32_t *table;
     const sarp_base *base;
     uint64_t entries, blocks, placeholders;
-    uint32_t page_limit, page_next, page_free, pages_free; /* page_free: head of the free list, UINT32_MAX: empty */
     uint32_t partition_limit, partition_count;
     uint32_t table_limit, depth;
 } sarp_directory;

@@ -1,15 +1,14 @@
 #include "internal_directory.h"
 
 static void reset(sarp_directory *dir) {
-    dir->page_next = dir->pages_free = 0;
-    dir->page_free = NO_PAGE;
+    arena_reset(&dir->arena);
     dir->entries = dir->blocks = dir->placeholders = 0;
     dir->depth = 0;
 }
 
 int32_t sarp_directory_init(sarp_directory *dir) {
     reset(dir);
-    if (dir->partition_limit < 1 || dir->table_limit < 1 || dir->page_limit < 1) return SARP_FULL;
+    if (dir->partition_limit < 1 || dir->table_limit < 1 || dir->arena.page_limit < 1) return SARP_FULL;
     dir->partitions[0] = (sarp_partition){.prefix = 0};
     dir->partition_count = 1;
     dir->table[0] = 0;
@@ -57,7 +56,7 @@ int32_t sarp_directory_load(sarp_directory *dir, uint32_t number, const sarp_ent
         placeholders += (uint32_t)entry_placeholder(entries + i);
     }
     if (blocks != part->blocks) return SARP_INVALID;
-    if (pages_available(dir) < SARP_PARTITION_PAGES) return SARP_FULL;
+    if (arena_available(&dir->arena) < SARP_PARTITION_PAGES) return SARP_FULL;
     pages_resize(dir, part, 0, count);
     for (uint32_t i = 0; i < count; i++) *entry_at(dir, part, i) = entries[i];
     index_rebuild(dir, part);
@@ -69,7 +68,7 @@ int32_t sarp_directory_load(sarp_directory *dir, uint32_t number, const sarp_ent
 int32_t sarp_directory_load_empty(sarp_directory *dir, uint32_t number) {
     sarp_partition *part = dir->partitions + number;
     if (number >= dir->partition_count || (part->flags & SARP_PARTITION_LOADED)) return SARP_INVALID;
-    if (pages_available(dir) == 0) return SARP_FULL;
+    if (arena_available(&dir->arena) == 0) return SARP_FULL;
     dir->entries -= part->entries;
     dir->blocks -= part->blocks;
     part->entries = 0;
@@ -88,6 +87,6 @@ int32_t sarp_directory_image(const sarp_directory *dir, uint32_t number, sarp_en
 }
 
 uint64_t sarp_directory_bytes(const sarp_directory *dir) {
-    return (uint64_t)(dir->page_next - dir->pages_free) * SARP_ARENA_PAGE + (uint64_t)dir->partition_count * sizeof(sarp_partition) +
+    return (uint64_t)arena_used(&dir->arena) * SARP_ARENA_PAGE + (uint64_t)dir->partition_count * sizeof(sarp_partition) +
            ((uint64_t)sizeof(uint32_t) << dir->depth);
 }

@@ -1,5 +1,6 @@
 /* The inside of a partition, between the directory's C files. */
 #pragma once
+#include "internal_arena.h"
 #include "internal_bits.h"
 
 enum {
@@ -8,10 +9,9 @@ enum {
     BUCKETS = 128,
     BUCKET_BITS = 7
 };
-#define NO_PAGE UINT32_MAX
 
 static inline sarp_entry *page_at(const sarp_directory *dir, uint32_t page) {
-    return (sarp_entry *)(void *)(dir->arena + (size_t)page * SARP_ARENA_PAGE);
+    return (sarp_entry *)(void *)arena_page(&dir->arena, page);
 }
 
 static inline sarp_entry *entry_at(const sarp_directory *dir, const sarp_partition *part, uint32_t index) {
@@ -31,10 +31,6 @@ static inline uint32_t bucket_of(const sarp_partition *part, uint64_t key) {
 
 static inline uint32_t partition_index(const sarp_directory *dir, uint64_t key) {
     return dir->table[dir->depth ? key >> (48 - dir->depth) : 0];
-}
-
-static inline uint32_t pages_available(const sarp_directory *dir) {
-    return dir->pages_free + dir->page_limit - dir->page_next;
 }
 
 static inline uint32_t introduced(const sarp_entry *e) { return entry_placeholder(e) ? 0 : entry_n(e) - entry_d(e); }

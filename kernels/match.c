@@ -1,6 +1,6 @@
 #include "match.h"
 
-#include "internal_record.h"
+#include "internal_prove.h"
 
 enum {
     EQUAL_KEYS = 8, /* entries looked at under one key; collisions of 48 bits make two at the very most */
@@ -9,12 +9,9 @@ enum {
 
 typedef struct {
     const sarp_directory *dir;
-    const sarp_pages *pages;
     sarp_query *query;
-    sarp_needs *needs;
     key_seed seed;
-    int missing;      /* something was asked for: this pass can't conclude */
-    int page_missing; /* since the walk of the present window began */
+    reading r; /* page_missing: since the walk of the present window began */
 } matching;
 
 /* The best proved record of one window. */
@@ -24,70 +21,31 @@ typedef struct {
     uint32_t length, n, d, dp;
 } proof;
 
-static void need_page(matching *m, uint64_t key) {
-    sarp_needs *needs = m->needs;
-    m->missing = m->page_missing = 1;
-    if (needs->page_count < needs->page_limit) needs->pages[needs->page_count++] = key;
-}
-
-static void need_partition(matching *m, uint64_t key) {
-    sarp_needs *needs = m->needs;
-    m->missing = 1;
-    if (needs->partition_count < needs->partition_limit)
-        sarp_directory_partition_of(m->dir, &key, 1, needs->partitions + needs->partition_count++);
-}
-
-static void report_damaged(matching *m, uint64_t reference) {
-    sarp_needs *needs = m->needs;
-    if (needs->damaged_count < needs->damaged_limit) needs->damaged[needs->damaged_count++] = reference;
-}
-
 static inline uint64_t key_at(const matching *m, uint32_t block) {
     return key_of(m->seed, m->query->ids + (size_t)block * SARP_ID);
+}
+
+static void need_partition_of(matching *m, uint64_t key) {
+    uint32_t number;
+    sarp_directory_partition_of(m->dir, &key, 1, &number);
+    need_partition(&m->r, number);
 }
 
 /* Entries under a key, at most EQUAL_KEYS; 0 and a need where its partition is not loaded. */
 static uint32_t find(matching *m, uint64_t key, sarp_entry *out) {
     const int32_t found = sarp_directory_find(m->dir, key, out, EQUAL_KEYS);
     if (found >= 0) return found < EQUAL_KEYS ? (uint32_t)found : EQUAL_KEYS;
-    need_partition(m, key);
+    need_partition_of(m, key);
     return 0;
 }
 
 /* --- one record */
 
-/* The verified segment record that a reference names; NULL if it is damaged, or missing (then it is asked for). */
-static const uint8_t *read_record(matching *m, uint64_t reference) {
-    const uint8_t *page;
-    if (!pages_find(m->pages, reference >> 6, &page)) {
-        need_page(m, reference >> 6);
-        return NULL;
-    }
-    const uint32_t features = m->pages->features, at = (uint32_t)(reference & 63) * SARP_UNIT;
-    const uint64_t file = m->dir->base->slot_files[reference >> 24];
-    if (page && file) {
-        const uint32_t seed = record_seed(features, m->pages->uuid, file, (reference & 0xFFFFFF) * SARP_UNIT);
-        const uint8_t *record = page + at;
-        if (record_header_valid(features, seed, record, SARP_PAGE - at) && record[SARP_AT_TYPE] == SARP_SEGMENT &&
-            record_body_valid(features, seed, record, m->pages->location_bytes))
-            return record;
-    }
-    report_damaged(m, reference);
-    return NULL;
-}
-
 /* Blocks of window `base / 64` that a record proves for the query, at most `limit`; 0 if it does not. */
 static uint32_t prove(const matching *m, const uint8_t *record, const sarp_entry *entry, uint32_t base, uint32_t limit) {
-    static const uint8_t no_prefix[SARP_ID];
-    const sarp_query *q = m->query;
-    const uint8_t *ids = q->ids + (size_t)base * SARP_ID, *prefix = base ? ids - SARP_ID : no_prefix;
-    if (load32(record + SARP_AT_HOLDER) != q->holder || load64(record + SARP_AT_NAMESPACE) != q->name_space) return 0;
-    if (load32(record + SARP_AT_WINDOW) != base / SARP_WINDOW || record[SARP_AT_D] != entry_d(entry)) return 0;
-    if (memcmp(record + SARP_AT_PREFIX_ID, prefix, SARP_ID) != 0) return 0;
-    uint32_t n = record[SARP_AT_N];
-    if (n > entry_n(entry)) n = entry_n(entry);
-    if (n > limit) n = limit;
-    const uint32_t run = sarp_common_run(m->pages->features, record + SARP_SEGMENT_HEADER, ids, n);
+    if (record[SARP_AT_D] != entry_d(entry)) return 0;
+    const uint32_t n = entry_n(entry) < limit ? entry_n(entry) : limit;
+    const uint32_t run = prove_segment(m->r.pages, record, m->query, base, n);
     return run > entry_d(entry) ? run : 0;
 }
 
@@ -98,7 +56,7 @@ static void try_key(matching *m, uint64_t key, uint32_t base, uint32_t offset, u
     for (uint32_t i = 0; i < count; i++) {
         const sarp_entry *entry = entries + i;
         if (entry_placeholder(entry) || entry_d(entry) != offset) continue;
-        const uint8_t *record = read_record(m, entry_reference(entry));
+        const uint8_t *record = read_segment(&m->r, entry_reference(entry));
         const uint32_t length = record ? prove(m, record, entry, base, limit) : 0;
         if (length <= best->length) continue;
         *best = (proof){record, entry_reference(entry), length, entry_n(entry), offset, entry_dp(entry)};
@@ -123,7 +81,7 @@ static void walk_window(matching *m, uint32_t base, uint32_t limit, proof *best)
     uint8_t offsets[SARP_WINDOW];
     uint32_t count = 0;
     best->length = 0;
-    m->page_missing = 0;
+    m->r.page_missing = 0;
     const uint64_t mask = window_mask(m, key_at(m, base));
     for (uint32_t j = limit; j-- > 0;) {
         if (j && !(mask >> (j / 4) & 1)) continue;
@@ -134,7 +92,7 @@ static void walk_window(matching *m, uint32_t base, uint32_t limit, proof *best)
     for (uint32_t i = 0; i < count && !best->length; i++) {
         try_key(m, keys[i], base, offsets[i], limit, best);
         /* All partitions of the window are asked for in one go, but of the records only the deepest. */
-        if (m->page_missing) return;
+        if (m->r.page_missing) return;
     }
 }
 
@@ -152,18 +110,17 @@ static uint32_t count_roots(matching *m) {
         for (uint32_t i = 0; i < batch; i++) {
             const int32_t found = sarp_directory_find(m->dir, keys[i], &entry, 0);
             if (found == 0) return first + i;
-            if (found < 0) need_partition(m, keys[i]);
+            if (found < 0) need_partition_of(m, keys[i]);
         }
-        if (m->missing) return first + batch;
+        if (m->r.missing) return first + batch;
     }
     return windows;
 }
 
 /* --- locations of the earlier windows */
 
-static void copy_locations(matching *m, uint32_t base, const proof *p) {
-    const uint32_t bytes = m->pages->location_bytes, n = p->record[SARP_AT_N];
-    memcpy(m->query->locations + (size_t)base * bytes, p->record + SARP_SEGMENT_HEADER + n * SARP_ID, (size_t)p->length * bytes);
+static void take_locations(matching *m, uint32_t base, const proof *p) {
+    copy_locations(m->r.pages, p->record, m->query, base, p->length);
     m->query->records++;
 }
 
@@ -185,13 +142,13 @@ static void find_owner(matching *m, uint32_t base, proof *best) {
 static uint32_t earlier_locations(matching *m, uint32_t window) {
     for (uint32_t u = window; u-- > 0;) {
         proof best;
-        const int missing = m->missing;
-        m->missing = 0;
+        const int missing = m->r.missing;
+        m->r.missing = 0;
         find_owner(m, u * SARP_WINDOW, &best);
-        if (best.length < SARP_WINDOW && !m->missing) walk_window(m, u * SARP_WINDOW, SARP_WINDOW, &best);
-        if (best.length < SARP_WINDOW && !m->missing) return u;
-        if (best.length == SARP_WINDOW) copy_locations(m, u * SARP_WINDOW, &best);
-        m->missing |= missing;
+        if (best.length < SARP_WINDOW && !m->r.missing) walk_window(m, u * SARP_WINDOW, SARP_WINDOW, &best);
+        if (best.length < SARP_WINDOW && !m->r.missing) return u;
+        if (best.length == SARP_WINDOW) take_locations(m, u * SARP_WINDOW, &best);
+        m->r.missing |= missing;
     }
     return window;
 }
@@ -210,24 +167,24 @@ static void answer(sarp_query *q, uint32_t matched, const proof *p) {
 static void match_one(matching *m) {
     sarp_query *q = m->query;
     uint32_t windows = count_roots(m), blocks = q->blocks;
-    if (m->missing) return;
+    if (m->r.missing) return;
     for (; windows > 0; windows--) {
         const uint32_t window = windows - 1, base = window * SARP_WINDOW;
         const uint32_t limit = blocks - base < SARP_WINDOW ? blocks - base : SARP_WINDOW;
         proof best;
         q->records = 0;
         walk_window(m, base, limit, &best);
-        if (best.length && q->locations) copy_locations(m, base, &best);
-        if ((best.length || m->missing) && q->locations) {
+        if (best.length && q->locations) take_locations(m, base, &best);
+        if ((best.length || m->r.missing) && q->locations) {
             const uint32_t lost = earlier_locations(m, window);
-            if (!m->missing && lost < window) {
+            if (!m->r.missing && lost < window) {
                 /* Damage below: only what lies before it can be given with its locations. */
                 windows = lost + 2;
                 blocks = (lost + 1) * SARP_WINDOW;
                 continue;
             }
         }
-        if (m->missing) return;
+        if (m->r.missing) return;
         if (best.length) {
             if (!q->locations) q->records = 1;
             answer(q, base + best.length, &best);
@@ -242,7 +199,8 @@ int32_t sarp_match(const sarp_directory *dir, const sarp_pages *pages, sarp_quer
     int32_t open = 0;
     for (size_t i = 0; i < count; i++) {
         if (queries[i].status != SARP_NEED) continue;
-        matching m = {dir, pages, queries + i, needs, seed_of(dir->base, queries[i].holder, queries[i].name_space), 0, 0};
+        const key_seed seed = seed_of(dir->base, queries[i].holder, queries[i].name_space);
+        matching m = {dir, queries + i, seed, {.base = dir->base, .pages = pages, .needs = needs}};
         match_one(&m);
         open += queries[i].status == SARP_NEED;
     }
@@ -252,11 +210,11 @@ int32_t sarp_match(const sarp_directory *dir, const sarp_pages *pages, sarp_quer
 void sarp_estimate(const sarp_directory *dir, const sarp_query *query, uint32_t *at_least, uint32_t *at_most) {
     sarp_needs none = {0};
     sarp_query copy = *query;
-    matching m = {dir, NULL, &copy, &none, seed_of(dir->base, query->holder, query->name_space), 0, 0};
+    matching m = {dir, &copy, seed_of(dir->base, query->holder, query->name_space), {.base = dir->base, .needs = &none}};
     const uint32_t windows = count_roots(&m);
     *at_least = 0;
-    *at_most = m.missing ? query->blocks : 0;
-    if (m.missing || windows == 0) return;
+    *at_most = m.r.missing ? query->blocks : 0;
+    if (m.r.missing || windows == 0) return;
     const uint32_t base = (windows - 1) * SARP_WINDOW;
     const uint32_t limit = query->blocks - base < SARP_WINDOW ? query->blocks - base : SARP_WINDOW;
     const uint64_t mask = window_mask(&m, key_at(&m, base));
@@ -271,7 +229,7 @@ void sarp_estimate(const sarp_directory *dir, const sarp_query *query, uint32_t 
             *at_least = base + j + 1;
             if (base + n > *at_most) *at_most = base + n;
         }
-        if (m.missing) {
+        if (m.r.missing) {
             *at_most = query->blocks;
             return;
         }

@@ -9,20 +9,6 @@ static int all_zero(const uint8_t *unit) {
     return any == 0;
 }
 
-sarp_change change_of(const sarp_base *base, const uint8_t *record, uint64_t position) {
-    sarp_change change = {.position = position, .commit = load64(record + SARP_AT_COMMIT), .type = record[SARP_AT_TYPE]};
-    if (change.type != SARP_SEGMENT) return change;
-    const key_seed seed = seed_of(base, load32(record + SARP_AT_HOLDER), load64(record + SARP_AT_NAMESPACE));
-    const uint8_t *ids = record + SARP_SEGMENT_HEADER;
-    change.n = record[SARP_AT_N];
-    change.d = record[SARP_AT_D];
-    change.dp = record[SARP_AT_DP];
-    change.key = key_of(seed, ids + change.d * SARP_ID);
-    change.root_key = key_of(seed, ids);
-    change.supersedes = load64(record + SARP_AT_SUPERSEDES);
-    return change;
-}
-
 static void begin_commit(sarp_scan *scan, uint32_t page) {
     scan->begin_page = page;
     scan->checksum = scan->records = scan->flawed = 0;
@@ -60,8 +46,14 @@ static void take_record(sarp_scan *scan, const sarp_base *base, const uint8_t *r
     if (scan->records++ && number != scan->number) scan->flawed = 1;
     scan->number = number;
     const uint8_t type = record[SARP_AT_TYPE];
-    if (type > SARP_CHUNK_PAYLOAD && !(record[SARP_AT_FLAGS] & SARP_FLAG_IGNORABLE)) found->unknown_at = position;
-    found->changes[found->change_count++] = change_of(base, record, position);
+    const uint8_t last = base->routing == SARP_ROUTING_SARP ? SARP_POSTINGS : SARP_CHUNK_PAYLOAD;
+    if (type > last && !(record[SARP_AT_FLAGS] & SARP_FLAG_IGNORABLE)) found->unknown_at = position;
+    found->change_count += changes_of(base, record, position, found->changes + found->change_count);
+}
+
+static int body_valid(const sarp_scan *scan, const sarp_base *base, uint32_t seed, const uint8_t *record) {
+    if (!record_body_valid(scan->features, seed, record, scan->location_bytes)) return 0;
+    return base->routing != SARP_ROUTING_SARP || record_listed_valid(record);
 }
 
 /* Walks one page unit by unit. After damage, units are passed over until a valid record header stands at one. */
@@ -86,7 +78,7 @@ static void scan_page(sarp_scan *scan, const sarp_base *base, const uint8_t *pag
         in_damage = 0;
         if (load64(record + SARP_AT_SEQUENCE) > scan->sequence) scan->sequence = load64(record + SARP_AT_SEQUENCE);
         unit += record_units(load16(record + SARP_AT_LENGTH));
-        if (!record_body_valid(scan->features, seed, record, scan->location_bytes)) damage(scan, found, position);
+        if (!body_valid(scan, base, seed, record)) damage(scan, found, position);
         else if (record[SARP_AT_TYPE] != SARP_COMMIT) take_record(scan, base, record, position, found);
         else if (!commit) commit = record;
         else damage(scan, found, position);
@@ -99,8 +91,9 @@ static void scan_page(sarp_scan *scan, const sarp_base *base, const uint8_t *pag
 
 uint32_t sarp_scan_pages(sarp_scan *scan, const sarp_base *base, const uint8_t *pages, uint32_t count, sarp_found *found) {
     uint32_t done = 0;
+    const uint32_t room = base->routing == SARP_ROUTING_SARP ? SARP_PAGE_CHANGES_MAX : SARP_PAGE_UNITS;
     for (; done < count; done++) {
-        if (found->change_limit - found->change_count < SARP_PAGE_UNITS || found->commit_limit - found->commit_count < 1 ||
+        if (found->change_limit - found->change_count < room || found->commit_limit - found->commit_count < 1 ||
             found->damaged_limit - found->damaged_count < SARP_PAGE_UNITS)
             break;
         scan_page(scan, base, pages + (size_t)done * SARP_PAGE, scan->next_page, found);
@@ -109,22 +102,52 @@ uint32_t sarp_scan_pages(sarp_scan *scan, const sarp_base *base, const uint8_t *
     return done;
 }
 
-int32_t sarp_summary_changes(uint64_t file_number, const uint8_t *entries, uint32_t count, sarp_change *changes) {
+static sarp_change summary_change(const uint8_t *entry) {
+    const uint64_t word0 = load64(entry), word1 = load64(entry + 8);
+    sarp_change change = {.type = (uint8_t)(word1 >> 56)};
+    if (change.type != SARP_SEGMENT) return change;
+    change.key = word0 & SARP_KEY_MASK;
+    change.n = (uint8_t)(word0 >> 48);
+    change.d = (uint8_t)(word0 >> 56);
+    change.root_key = word1 & SARP_KEY_MASK;
+    change.dp = (uint8_t)(word1 >> 48);
+    change.supersedes = load64(entry + 16);
+    return change;
+}
+
+/* Under `sarp`: format-spec/postings.md, section 4. */
+static sarp_change summary_change_listed(const uint8_t *entry) {
+    const uint64_t word0 = load64(entry), word1 = load64(entry + 8);
+    if (!entry[27]) return (sarp_change){.type = (uint8_t)(word1 >> 56)};
+    return (sarp_change){.key = word0 & SARP_KEY_MASK,
+                         .root_key = word1,
+                         .supersedes = load64(entry + 16),
+                         .n = (uint8_t)(word0 >> 48),
+                         .d = (uint8_t)(word0 >> 56),
+                         .type = entry[27],
+                         .point = entry[28],
+                         .operation = entry[29]};
+}
+
+static int summary_change_valid(const sarp_change *change, int listed) {
+    const int posted = change->type == SARP_SEGMENT || (listed && change->type == SARP_POSTINGS);
+    if (!posted) return !change->operation;
+    if (listed) return change_listed_valid(change);
+    return change->n >= 1 && change->n <= SARP_WINDOW && change->d < change->n && change->dp < SARP_WINDOW;
+}
+
+int32_t sarp_summary_changes(const sarp_base *base, uint64_t file_number, const uint8_t *entries, uint32_t count,
+                             sarp_change *changes) {
+    const int listed = base->routing == SARP_ROUTING_SARP;
     for (uint32_t i = 0; i < count; i++) {
         const uint8_t *entry = entries + (size_t)i * SARP_SUMMARY_ENTRY;
-        const uint64_t word0 = load64(entry), word1 = load64(entry + 8);
-        const uint32_t units = load32(entry + 24);
+        const uint32_t units = listed ? load32(entry + 24) & 0xFFFFFF : load32(entry + 24);
         sarp_change *change = changes + i;
-        *change = (sarp_change){.position = file_number << 24 | units, .type = (uint8_t)(word1 >> 56)};
-        if (units >> 24 || (i && change->position <= change[-1].position)) return SARP_INVALID;
-        if (change->type != SARP_SEGMENT) continue;
-        change->key = word0 & SARP_KEY_MASK;
-        change->n = (uint8_t)(word0 >> 48);
-        change->d = (uint8_t)(word0 >> 56);
-        change->root_key = word1 & SARP_KEY_MASK;
-        change->dp = (uint8_t)(word1 >> 48);
-        change->supersedes = load64(entry + 16);
-        if (change->n < 1 || change->n > SARP_WINDOW || change->d >= change->n || change->dp >= SARP_WINDOW) return SARP_INVALID;
+        *change = listed ? summary_change_listed(entry) : summary_change(entry);
+        change->position = file_number << 24 | units;
+        if (units >> 24 || !summary_change_valid(change, listed)) return SARP_INVALID;
+        /* One entry a record, or one a change. */
+        if (i && change->position < change[-1].position + !listed) return SARP_INVALID;
     }
     return SARP_OK;
 }

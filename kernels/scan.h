@@ -3,7 +3,10 @@
 #pragma once
 #include "directory.h"
 
-enum { SARP_COMMIT_COMPLETE = 1 }; /* sarp_found_commit.flags; the commit record's own flags stand above it, << 8 */
+enum {
+    SARP_COMMIT_COMPLETE = 1, /* sarp_found_commit.flags; the commit record's own flags stand above it, << 8 */
+    SARP_PAGE_CHANGES_MAX = 352 /* of a page under `sarp`: 21 segments of 16 changes each, and a record of one unit */
+};
 
 typedef struct {
     uint64_t number; /* as its commit record says; 0: pages behind the last one of the file */
@@ -29,7 +32,7 @@ typedef struct {
 } sarp_scan;
 
 typedef struct {
-    sarp_change *changes;     /* all valid records but commit records */
+    sarp_change *changes;     /* of all valid records but commit records, in order */
     sarp_found_commit *commits;
     uint64_t *damaged;        /* positions of units that are no record and not free, or of records whose body is bad */
     uint32_t change_limit, change_count;
@@ -43,6 +46,7 @@ typedef struct {
 uint32_t sarp_scan_pages(sarp_scan *scan, const sarp_base *base, const uint8_t *pages, uint32_t count,
                          sarp_found *found);
 
-/* What a summary's entries stand for. Entries are 32 bytes (format-spec/log.md, 2.5). Returns SARP_INVALID on values that
-   no writer makes. */
-int32_t sarp_summary_changes(uint64_t file_number, const uint8_t *entries, uint32_t count, sarp_change *changes);
+/* What a summary's entries stand for. Entries are 32 bytes (format-spec/log.md, 2.5; postings.md, 4). Returns SARP_INVALID on
+   values that no writer makes. */
+int32_t sarp_summary_changes(const sarp_base *base, uint64_t file_number, const uint8_t *entries, uint32_t count,
+                             sarp_change *changes);

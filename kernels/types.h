@@ -11,18 +11,36 @@ enum {
     SARP_INVALID = -1  /* bytes or arguments that no writer of this version makes */
 };
 
+enum {
+    SARP_ARENA_PAGE = 1024,
+    SARP_PARTITION_PAGES = 32,
+    SARP_PARTITION_LOADED = 1,
+    SARP_PARTITION_DIRTY = 2 /* changed since it was loaded or imaged */
+};
+
 /* What every directory of a store shares: how references stand for positions, and what its keys depend on. */
 typedef struct {
     uint64_t *slot_files; /* slot -> file number, 65,536 of them; 0: free */
     uint64_t secret[2];
     uint32_t slot_count; /* slots below this one may be in use */
     uint32_t features;
-    uint32_t routing; /* 0: divergence, 1: sarp */
+    uint32_t routing; /* 0: divergence, 1: sarp: the number in log headers */
     uint32_t reserved;
 } sarp_base;
 
-/* How one log record changes the directory (format-spec/directory.md, section 3), 48 bytes. Records of other types
-   than segment have only type, position and commit. */
+/* Pages that sorted sequences of entries grow in, one at a time. */
+typedef struct {
+    uint8_t *memory; /* page_limit pages */
+    uint32_t page_limit, page_next;
+    uint32_t page_free; /* head of the free list, UINT32_MAX: empty */
+    uint32_t pages_free;
+} sarp_arena;
+
+/* How a log record changes the directory, 48 bytes. Records of types that do not have only type, position and commit.
+
+   divergence (format-spec/directory.md, section 3): one change a segment record. sarp (postings.md, section 4): one for each
+   element of a list that comes or goes; root_key is its filter, or a state's flags, and `supersedes` the position
+   of the segment record that it refers to, 0 for a state. */
 typedef struct {
     uint64_t key;
     uint64_t root_key;
@@ -30,5 +48,6 @@ typedef struct {
     uint64_t supersedes; /* position; 0: none */
     uint64_t commit;
     uint8_t n, d, dp, type;
-    uint32_t reserved;
+    uint8_t point, operation; /* sarp: 1 add, 2 drop; 0: nothing */
+    uint16_t reserved;
 } sarp_change;

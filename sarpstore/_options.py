@@ -28,7 +28,7 @@ _RANGES: Final = {
     "recovery_ms_target": (1, 600_000),
     "queue_depth": (1, 4096),
     "read_cap": (1, 64),
-    "refine_at": (2, 4096),
+    "refine_at": (2, 255),
     "prune_at": (0, 64),
 }
 
@@ -46,7 +46,8 @@ class Options:
     location_dtype (None): Structured numpy dtype, packed, at most 46 bytes. New stores: `sarpstore.LOCATION`.
     hash (None): "sha256" is collision resistant; "mmh3" is faster, for trusted single-tenant use. New stores:
         "sha256".
-    routing (None): "divergence"; "sarp" is not built yet. New stores: "divergence".
+    routing (None): "divergence" needs one entry a segment and loses nothing; "sarp" is the published method. New
+        stores: "divergence".
     durability ("interval"): When an insertion is synced. "interval": the write begins `sync_interval_ms` after it
         at the latest; "always": before the call returns; "never": at `sync()` and `close()` only.
     sync_interval_ms (50): Milliseconds between group commits, 1 to 60,000.
@@ -61,8 +62,10 @@ class Options:
     bytes_max (None): Bound of the store's disk use; not built yet, so only None.
     recovery_ms_target (50): A checkpoint is due before replaying the log behind the last one would take longer,
         in milliseconds.
-    io ("auto"): The I/O backend; io_uring is not built yet.
-    direct_io ("auto"): O_DIRECT; not built yet, so True is refused.
+    io ("auto"): What reads from the device: "uring" is io_uring, "threads" works everywhere, "auto" takes io_uring
+        where the system lets it be had.
+    direct_io ("auto"): Whether log and image files are read past the system's page cache (O_DIRECT), so that
+        `cache_bytes` is all the memory that their pages take: True, False, or "auto" where the file system can.
     queue_depth (128): Reads in flight at most, 1 to 4,096.
     exact (False): sarp's: no cap on reads. Without effect under divergence, which is always exact.
     read_cap (4): sarp's: reads a window.
@@ -128,14 +131,8 @@ class Options:
             object.__setattr__(self, "location_dtype", _location_dtype(self.location_dtype))
 
     def _check_built(self) -> None:
-        if self.routing == "sarp":
-            raise OptionError("routing='sarp' is not built yet: use routing='divergence'")
         if self.bytes_max is not None:
             raise OptionError(f"bytes_max={self.bytes_max!r}: bounding disk use is not built yet: use None")
-        if self.io == "uring":
-            raise OptionError("io='uring' is not built yet: use 'auto' or 'threads'")
-        if self.direct_io is True:
-            raise OptionError("direct_io=True is not built yet: use 'auto' or False")
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Options:

@@ -2,5 +2,6 @@
 
 from sarpstore._directory.divergence import DIRTY, LOADED, DivergenceDirectory
 from sarpstore._directory.interface import Cursor, Directory
+from sarpstore._directory.postings import PostingsDirectory
 
-__all__ = ["DIRTY", "LOADED", "Cursor", "Directory", "DivergenceDirectory"]
+__all__ = ["DIRTY", "LOADED", "Cursor", "Directory", "DivergenceDirectory", "PostingsDirectory"]

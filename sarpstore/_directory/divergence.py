@@ -49,11 +49,11 @@ class DivergenceDirectory:
         self.base = Base(secret, fmt.ROUTINGS.index(self.routing), features)
         self._partition_limit = partitions
         self.c: Any = ffi.new("sarp_directory *")
-        self.c.arena = pointer("uint8_t *", self._arena)
+        self.c.arena.memory = pointer("uint8_t *", self._arena)
         self.c.partitions = pointer("sarp_partition *", self._partitions_space)
         self.c.table = pointer("uint32_t *", self._table)
         self.c.base = self.base.c
-        self.c.page_limit = pages
+        self.c.arena.page_limit = pages
         self.c.partition_limit = partitions
         self.c.table_limit = table
         self._done = ffi.new("size_t *")
@@ -68,7 +68,7 @@ class DivergenceDirectory:
 
         ValueError if they do not cover all keys once.
         """
-        if len(partitions) > self._partition_limit or self._pages_of(partitions) > int(self.c.page_limit):
+        if len(partitions) > self._partition_limit or self._pages_of(partitions) > int(self.c.arena.page_limit):
             raise self._full()
         if (partitions["entries"] > lib.SARP_PARTITION_ENTRIES_MAX).any():
             raise ValueError("not a directory that any writer makes: a partition with too many entries")

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 from sarpstore import _format as fmt
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any
+
     from sarpstore._files import File, Folder
     from sarpstore._io import Scheduler
 
@@ -16,56 +19,89 @@ __all__ = ["OpenFiles"]
 
 
 class OpenFiles:
-    """Descriptors by file name: at most `open_max`, the least recently used closed first."""
+    """Descriptors of log files and of image files: at most `open_max` of each, the least recently used closed first.
 
-    def __init__(self, folder: Folder, scheduler: Scheduler, open_max: int) -> None:
+    `direct`: opened for direct reads, past the system's cache.
+    """
+
+    def __init__(self, folder: Folder, scheduler: Scheduler, open_max: int, *, direct: bool = False) -> None:
         self._folder = folder
         self._scheduler = scheduler
         self._open_max = open_max
-        self._files: OrderedDict[str, File] = OrderedDict()
+        self.direct = direct
+        self._logs: dict[int, File] = {}
+        self._images: OrderedDict[str, File] = OrderedDict()
         self._opening: dict[str, asyncio.Task[File]] = {}
         self._pinned: dict[str, File] = {}
         self.closed = False
 
-    async def log(self, file_number: int) -> File:
-        """The log file with that number; StorageError if it can't be opened."""
-        return await self._get(fmt.log_name(file_number))
+    @property
+    def path(self) -> str:
+        """The folder's."""
+        return self._folder.path
+
+    async def open_slot(self, slot: int, file_number: int) -> None:
+        """Have the log file of a slot attached to the scheduler; StorageError if it can't be opened."""
+        if not self._scheduler.attached(slot):
+            name = fmt.log_name(file_number)
+            await self._once(name, self._open_log(slot, name))
 
     async def images(self, number: int) -> File:
         """The .images file with that number; StorageError if it can't be opened."""
-        return await self._get(fmt.images_name(number))
+        name = fmt.images_name(number)
+        if name in self._pinned:
+            return self._pinned[name]
+        file = self._images.get(name)
+        if file is not None:
+            self._images.move_to_end(name)
+            return file
+        return await self._once(name, self._open_images(name))
 
     async def pinned_images(self, number: int) -> None:
         """Open an .images file and keep it open whatever happens to its name."""
         name = fmt.images_name(number)
-        self._pinned[name] = await self._scheduler.run(self._folder.open, name)
+        self._pinned[name] = await self._open(name)
 
-    async def _get(self, name: str) -> File:
-        if name in self._pinned:
-            return self._pinned[name]
-        file = self._files.get(name)
-        if file is not None:
-            self._files.move_to_end(name)
-            return file
+    async def _once(self, name: str, opening: Coroutine[Any, Any, File]) -> File:
+        """The file that `opening` opens, or that another call is opening already."""
         task = self._opening.get(name)
         if task is None:
-            task = self._opening[name] = asyncio.create_task(self._open(name))
+            task = self._opening[name] = asyncio.create_task(opening)
             task.add_done_callback(lambda _: self._opening.pop(name))
+        else:
+            opening.close()
         return await asyncio.shield(task)
 
     async def _open(self, name: str) -> File:
-        file = await self._scheduler.run(self._folder.open, name)
-        self._files[name] = file
-        while len(self._files) > self._open_max:
-            _, oldest = self._files.popitem(last=False)
-            # Reads in progress finish first; whoever has the file but has not begun to read asks for it again.
+        return await self._scheduler.run(self._folder.open_direct if self.direct else self._folder.open, name)
+
+    async def _open_log(self, slot: int, name: str) -> File:
+        file = await self._open(name)
+        while len(self._logs) >= self._open_max and (oldest := self._scheduler.least_used()) is not None:
+            # Reads that are wanted already finish first; whoever wants more has the file opened again, even meanwhile.
+            closing = self._logs.pop(oldest)
+            await self._scheduler.detach(oldest)
+            await self._scheduler.run(closing.close)
+        self._scheduler.attach(slot, file)
+        self._logs[slot] = file
+        return file
+
+    async def _open_images(self, name: str) -> File:
+        file = await self._open(name)
+        self._images[name] = file
+        while len(self._images) > self._open_max:
+            _, oldest = self._images.popitem(last=False)
+            # Reads in progress finish first.
             await self._scheduler.run(oldest.close)
         return file
 
     async def close(self) -> None:
         self.closed = True
-        files = [*self._files.values(), *self._pinned.values()]
-        self._files.clear()
+        logs, self._logs = self._logs, {}
+        for slot in logs:
+            await self._scheduler.detach(slot)
+        files = [*logs.values(), *self._images.values(), *self._pinned.values()]
+        self._images.clear()
         self._pinned.clear()
         for file in files:
             await self._scheduler.run(file.close)

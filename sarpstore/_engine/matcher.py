@@ -22,9 +22,10 @@ import numpy.typing as npt
 
 from sarpstore import _format as fmt
 from sarpstore._clock import monotonic_ms
-from sarpstore._errors import ClosedError, StorageError
+from sarpstore._errors import StorageError
+from sarpstore._io import Ticket
 from sarpstore._kernel import ffi, lib
-from sarpstore._log.pages import file_page, whole
+from sarpstore._log.pages import file_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,45 +45,109 @@ _NEEDS_MAX: Final = 4096
 # never split.
 _SLICE_BLOCKS: Final = 32_768
 _DAMAGED_MAX: Final = 65_536
+# Queries that are put into the kernel's form together, and the blocks of all of them.
+_TOGETHER_MIN: Final = 8
+_TOGETHER_MAX: Final = 128
+_TOGETHER_BLOCKS: Final = 32_768
 # Time after which a caller that never waits gives way.
 _TURN_MS: Final = 1.0
+
+_QUERY_FIELDS: Final = {
+    "ids": "<u8",
+    "locations": "<u8",
+    "name_space": "<u8",
+    "blocks": "<u4",
+    "holder": "<u4",
+    "status": "|i1",
+}
+_QUERY_DTYPE: Final = np.dtype(
+    {
+        "names": list(_QUERY_FIELDS),
+        "formats": list(_QUERY_FIELDS.values()),
+        "offsets": [ffi.offsetof("sarp_query", name) for name in _QUERY_FIELDS],
+        "itemsize": ffi.sizeof("sarp_query"),
+    }
+)
+"""What of `sarp_query` is the caller's to fill in; the pointers as numbers."""
 
 
 class Queries:
     """A batch of queries in the kernel's form, with the buffers that they point into."""
 
-    __slots__ = ("_keep", "blocks", "c", "count", "locations")
+    __slots__ = ("_added", "_c", "_keep", "blocks", "count", "locations")
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.c: Any = ffi.new("sarp_query[]", max(1, count))
         self.blocks: list[int] = []
         self.locations: list[npt.NDArray[Any] | None] = []
+        self._c: Any = ffi.new("sarp_query[]", max(1, count))
+        self._added: list[tuple[npt.NDArray[np.uint8], int, int, np.dtype[Any] | None]] = []
         self._keep: list[Any] = []
+
+    @property
+    def c(self) -> Any:
+        """`sarp_query[]`: the queries added so far."""
+        if self._added:
+            self._encode()
+        return self._c
 
     def add(
         self, ids: npt.NDArray[np.uint8], name_space: int, holder: int, location_dtype: np.dtype[Any] | None
     ) -> None:
-        """Add a query for ids (blocks, 16), with room for its locations if a dtype is given."""
-        query = self.c[len(self.blocks)]
-        blocks = len(ids)
-        self.blocks.append(blocks)
-        locations = None
-        query.status = lib.SARP_NEED
-        query.blocks = blocks
-        query.holder = holder
-        query.name_space = name_space
-        if blocks:
-            data = ffi.from_buffer("uint8_t[]", ids)
-            self._keep.append(data)
-            query.ids = data
-        if location_dtype is not None:
-            locations = np.empty(blocks, location_dtype)
+        """Add a query for ids (blocks, 16), with room for its locations if a dtype is given: the same one for all."""
+        self.blocks.append(len(ids))
+        self._added.append((ids, name_space, holder, location_dtype))
+        if len(self._added) == _TOGETHER_MAX:
+            self._encode()
+
+    def _encode(self) -> None:
+        """Put what was added into the kernel's form: many small queries together, since each step costs per call."""
+        added, self._added = self._added, []
+        first = len(self.blocks) - len(added)
+        if len(added) >= _TOGETHER_MIN and sum(self.blocks[first:]) <= _TOGETHER_BLOCKS:
+            self._encode_together(first, added)
+            return
+        for i, (ids, name_space, holder, location_dtype) in enumerate(added, first):
+            query = self._c[i]
+            query.status = lib.SARP_NEED
+            query.blocks = blocks = len(ids)
+            query.holder = holder
+            query.name_space = name_space
+            locations = None if location_dtype is None else np.empty(blocks, location_dtype)
+            self.locations.append(locations)
             if blocks:
-                data = ffi.from_buffer("uint8_t[]", locations)
-                self._keep.append(data)
-                query.locations = data
-        self.locations.append(locations)
+                query.ids = self._pointer(ids)
+                if locations is not None:
+                    query.locations = self._pointer(locations)
+
+    def _pointer(self, array: npt.NDArray[Any]) -> Any:
+        data = ffi.from_buffer("uint8_t[]", array)
+        self._keep.append(data)
+        return data
+
+    def _encode_together(
+        self, first: int, added: list[tuple[npt.NDArray[np.uint8], int, int, np.dtype[Any] | None]]
+    ) -> None:
+        many_ids, name_spaces, holders, dtypes = zip(*added, strict=True)
+        rows = np.frombuffer(ffi.buffer(self._c), _QUERY_DTYPE)[first : first + len(added)]
+        ends = np.cumsum(self.blocks[first:], dtype=np.uint64)
+        blocks = np.diff(ends, prepend=np.uint64(0))
+        starts = ends - blocks
+        ids = np.concatenate(many_ids)
+        self._keep.append(ids)
+        rows["status"] = lib.SARP_NEED
+        rows["blocks"] = blocks
+        rows["holder"] = holders
+        rows["name_space"] = name_spaces
+        rows["ids"] = np.uint64(ids.ctypes.data) + starts * np.uint64(fmt.ID_BYTES)
+        dtype = dtypes[0]
+        if dtype is None:
+            self.locations += [None] * len(added)
+            return
+        locations = np.empty(len(ids), dtype)
+        rows["locations"] = np.uint64(locations.ctypes.data) + starts * np.uint64(dtype.itemsize)
+        places = zip(starts.tolist(), ends.tolist(), strict=True)
+        self.locations += [locations[begin:end] for begin, end in places]
 
     def slices(self) -> list[tuple[int, int]]:
         """(first, count) of runs of queries that one kernel call may take."""
@@ -94,6 +159,43 @@ class Queries:
             blocks += count
         out.append((first, self.count - first))
         return out
+
+
+class _Missing:
+    """What one call lacks: pages, wanted by the ticket that holds them until the call ends, and partitions."""
+
+    __slots__ = ("_scheduler", "partitions", "ticket", "unopened", "wants_pages")
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.ticket: Ticket | None = None
+        self.partitions: set[int] = set()
+        self.unopened: list[int] = []
+        """Keys of pages whose file is not open."""
+        self.wants_pages = False
+
+    @property
+    def anything(self) -> bool:
+        return self.wants_pages or bool(self.partitions)
+
+    def note(self, needs: Any) -> None:
+        """Ask for the pages that the kernel needs, and note the partitions."""
+        if needs.page_count:
+            self.want(needs.pages, needs.page_count)
+        if needs.partition_count:
+            self.partitions.update(ffi.unpack(needs.partitions, needs.partition_count))
+
+    def want(self, keys: Any, count: int) -> None:
+        self.wants_pages = True
+        if self.ticket is None:
+            self.ticket = Ticket(self._scheduler)
+        unopened = self.ticket.want(keys, count)
+        if unopened:
+            self.unopened += ffi.unpack(keys, unopened)
+
+    def release(self) -> None:
+        if self.ticket is not None:
+            self.ticket.release()
 
 
 class Matcher:
@@ -132,47 +234,43 @@ class Matcher:
 
     async def match(self, queries: Queries) -> None:
         """Answer all queries of the batch. Reads of all of them go out together."""
-        held: dict[int, memoryview | None] = {}
+        missing = _Missing(self._scheduler)
         slices = queries.slices()
-        while True:
-            pages: set[int] = set()
-            partitions: set[int] = set()
-            for i, (first, count) in enumerate(slices):
-                if i:
-                    await asyncio.sleep(0)
-                self._decide(functools.partial(self._match, queries, first, count), held)
-                self._collect(pages, partitions)
-            if not pages and not partitions:
-                break
-            await self._bring(pages, partitions, held)
+        try:
+            while True:
+                for i, (first, count) in enumerate(slices):
+                    if i:
+                        await asyncio.sleep(0)
+                    self._decide(functools.partial(self._match, queries, first, count))
+                    missing.note(self._needs)
+                if not missing.anything:
+                    break
+                await self._bring(missing)
+        finally:
+            missing.release()
         await self._give_way()
 
     async def decide(self, step: Callable[[Any], int]) -> int:
         """Run a step (a kernel call that is given the needs) until it needs nothing more; its last status."""
-        held: dict[int, memoryview | None] = {}
-        while True:
-            status = self._decide(step, held)
-            if status != lib.SARP_NEED:
-                await self._give_way()
-                return status
-            pages: set[int] = set()
-            partitions: set[int] = set()
-            self._collect(pages, partitions)
-            await self._bring(pages, partitions, held)
+        missing = _Missing(self._scheduler)
+        try:
+            while (status := self._decide(step)) == lib.SARP_NEED:
+                missing.note(self._needs)
+                await self._bring(missing)
+        finally:
+            missing.release()
+        await self._give_way()
+        return status
 
     def _match(self, queries: Queries, first: int, count: int, needs: Any) -> int:
         left = self.directory.match(self.pages.c, queries.c + first, count, needs)
         return int(lib.SARP_NEED) if left else int(lib.SARP_OK)
 
-    def _decide(self, step: Callable[[Any], int], held: dict[int, memoryview | None]) -> int:
+    def _decide(self, step: Callable[[Any], int]) -> int:
         needs = self._needs
         needs.page_count = needs.partition_count = needs.damaged_count = 0
         began = monotonic_ms()
-        if held:
-            with self.pages.hold(held):
-                status = step(needs)
-        else:
-            status = step(needs)
+        status = step(needs)
         self.note_hold(began)
         if needs.damaged_count:
             self._report_damaged(ffi.unpack(needs.damaged, needs.damaged_count))
@@ -188,65 +286,50 @@ class Matcher:
         """Count a step that began at `began_ms` and ends now against the longest hold of the loop."""
         self.loop_hold_ms_max = max(self.loop_hold_ms_max, monotonic_ms() - began_ms)
 
-    def _collect(self, pages: set[int], partitions: set[int]) -> None:
-        needs = self._needs
-        if needs.page_count:
-            pages.update(ffi.unpack(needs.pages, needs.page_count))
-        if needs.partition_count:
-            partitions.update(ffi.unpack(needs.partitions, needs.partition_count))
-
-    async def _bring(self, pages: set[int], partitions: set[int], held: dict[int, memoryview | None]) -> None:
-        if pages and partitions:
-            await asyncio.gather(self.loader.load(partitions), self._read(pages, held))
-        elif partitions:
-            await self.loader.load(partitions)
+    async def _bring(self, missing: _Missing) -> None:
+        """Return once what is missing is in memory. Pages that can't be read are held as such: damaged records."""
+        if missing.partitions and missing.wants_pages:
+            await asyncio.gather(self.loader.load(missing.partitions), self._read(missing))
+        elif missing.partitions:
+            await self.loader.load(missing.partitions)
         else:
-            await self._read(pages, held)
+            await self._read(missing)
+        missing.partitions.clear()
+        missing.wants_pages = False
 
-    async def _read(self, keys: set[int], held: dict[int, memoryview | None]) -> None:
-        """Read log pages into `held` and the cache. One that can't be read is held as None: its records are damaged."""
-        left = keys
-        while left:
-            left = await self._try_read(left, held)
+    async def _read(self, missing: _Missing) -> None:
+        ticket = missing.ticket
+        assert ticket is not None, "pages are wanted"
+        # A file may be closed again, to make room for others, before its pages are asked for.
+        while missing.unopened:
+            keys, missing.unopened = missing.unopened, []
+            for slot in {file_page(key)[0] for key in keys}:
+                pages = [key for key in keys if file_page(key)[0] == slot]
+                try:
+                    await self.files.open_slot(slot, int(self.directory.base.slot_files[slot]))
+                except StorageError as error:
+                    self._unreadable(pages, error)
+                    for key in pages:
+                        ticket.fail(key, error.errno or errno.EIO)
+                else:
+                    missing.want(ffi.new("uint64_t[]", pages), len(pages))
+        await ticket.wait()
+        for key, number in ticket.errors():
+            if key not in self._unreadable_pages and number != errno.ENODATA:
+                name = fmt.log_name(int(self.directory.base.slot_files[file_page(key)[0]]))
+                self._unreadable([key], StorageError.of("read", f"{self.files.path}/{name}", number))
 
-    async def _try_read(self, keys: set[int], held: dict[int, memoryview | None]) -> set[int]:
-        """As `_read`; the keys whose file was closed meanwhile to make room for others: they must be tried again."""
-        again: set[int] = set()
-        wanted, places = [], []
-        for key in keys:
-            slot, page = file_page(key)
-            try:
-                wanted.append((await self.files.log(int(self.directory.base.slot_files[slot])), page))
-                places.append(key)
-            except StorageError as error:
-                self._unreadable(key, error)
-                held[key] = None
-        for key, view in zip(places, await self._scheduler.try_read_pages(wanted), strict=True):
-            if isinstance(view, ClosedError) and not self.files.closed:
-                again.add(key)
-                continue
-            if isinstance(view, BaseException):
-                if not isinstance(view, StorageError):
-                    raise view
-                self._unreadable(key, view)
-                held[key] = None
-                continue
-            page_view = whole(view)
-            held[key] = page_view
-            if page_view is not None:
-                self.pages.cache_insert(key, ffi.from_buffer("uint8_t[]", page_view))
-        return again
-
-    def _unreadable(self, key: int, error: StorageError) -> None:
-        """Log, once, a page that can't be read. What counts as damage is its records, as they are asked for.
+    def _unreadable(self, keys: Sequence[int], error: StorageError) -> None:
+        """Log, once, pages that can't be read. What counts as damage is its records, as they are asked for.
 
         Only where the file is gone or the device can't read it: an error of the system's own (too many open files, no
         memory) passes, and is the caller's to know.
         """
         if error.errno not in (errno.EIO, errno.ENOENT):
             raise error
-        if key not in self._unreadable_pages and len(self._unreadable_pages) < _DAMAGED_MAX:
-            self._unreadable_pages.add(key)
+        new = [key for key in keys if key not in self._unreadable_pages]
+        if new and len(self._unreadable_pages) < _DAMAGED_MAX:
+            self._unreadable_pages.update(new)
             _log.error("%s", error)
 
     def _report_damaged(self, references: Sequence[int]) -> None:

@@ -83,6 +83,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_position: Replay after a crash starts here.
     checkpoints: Checkpoints published by this process.
     unloaded_partitions: Directory partitions that are still on disk only.
+    io_backend: What reads: "uring" or "threads".
+    direct_io: Whether reads bypass the system's cache.
     recovery_ms: Time that opening took, in milliseconds.
     loop_hold_ms_max: Longest kernel call on the event loop, in milliseconds.
     damaged_records: Records, images and runs of bytes found damaged; their blocks miss.
@@ -114,6 +116,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     unloaded_partitions: int
     recovery_ms: float
     io_backend: str
+    direct_io: bool
     loop_hold_ms_max: float
     damaged_records: int
     failed: str

@@ -14,11 +14,11 @@ import numpy.typing as npt
 from sarpstore import _format as fmt
 from sarpstore._checkpoint import NamespaceEntry, PartitionLoader, steps_by_partition
 from sarpstore._clock import monotonic_ms
-from sarpstore._directory import Directory, DivergenceDirectory
+from sarpstore._directory import Directory, DivergenceDirectory, PostingsDirectory
 from sarpstore._engine.files import OpenFiles
 from sarpstore._engine.matcher import Matcher
-from sarpstore._errors import CorruptionError, NotAStoreError, ReadOnlyError, StorageError
-from sarpstore._io import Scheduler, ThreadBackend
+from sarpstore._errors import CorruptionError, NotAStoreError, OptionError, ReadOnlyError, StorageError
+from sarpstore._io import Scheduler, choose_backend
 from sarpstore._kernel import CHANGE_DTYPE
 from sarpstore._log.commits import COMMIT_PAGES_MAX
 from sarpstore._log.gather import Gatherer, LogEnd
@@ -133,7 +133,7 @@ class State:
 async def open_state(folder: Folder, options: Options) -> State:
     """Recover the store in `folder`, or make one where the options allow it."""
     began = monotonic_ms()
-    scheduler = Scheduler(ThreadBackend(), queue_depth=options.queue_depth)
+    scheduler = Scheduler(choose_backend(options.io, options.queue_depth), queue_depth=options.queue_depth)
     try:
         state = await _open(folder, scheduler, options)
     except BaseException:
@@ -184,6 +184,16 @@ def _remove_temporaries(folder: Folder) -> None:
             folder.remove(name)
 
 
+async def _takes_direct(folder: Folder, scheduler: Scheduler, options: Options) -> bool:
+    """Whether log and image files are read directly; OptionError where they must and can't be."""
+    if options.direct_io is False:
+        return False
+    takes = await scheduler.run(folder.takes_direct)
+    if options.direct_io is True and not takes:
+        raise OptionError(f"direct_io=True: the file system of {folder.path} has no direct reads; use 'auto' or False")
+    return takes
+
+
 def _files_max() -> int:
     """Descriptors to keep open: a share of what the process may have."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -204,7 +214,16 @@ async def _find(folder: Folder, scheduler: Scheduler, options: Options) -> Recov
 
 
 def _make_directory(shape: Shape, options: Options) -> Directory:
-    return DivergenceDirectory(shape.secret, options.directory_bytes_max)
+    if shape.routing == "divergence":
+        return DivergenceDirectory(shape.secret, options.directory_bytes_max)
+    return PostingsDirectory(
+        shape.secret,
+        options.directory_bytes_max,
+        read_cap=options.read_cap,
+        refine_at=options.refine_at,
+        prune_at=options.prune_at,
+        exact=options.exact,
+    )
 
 
 async def _state_of(folder: Folder, scheduler: Scheduler, options: Options, found: Recovered) -> State:
@@ -228,8 +247,9 @@ async def _state_of(folder: Folder, scheduler: Scheduler, options: Options, foun
     grouped = (
         await scheduler.run(steps_by_partition, directory, tail) if long_tail else steps_by_partition(directory, tail)
     )
-    files = OpenFiles(folder, scheduler, _files_max())
+    files = OpenFiles(folder, scheduler, _files_max(), direct=await _takes_direct(folder, scheduler, options))
     pages = Pages(found.shape.uuid, found.shape.location_bytes, options.cache_bytes)
+    pages.serve(scheduler.table)
 
     async def rebuild() -> npt.NDArray[Any]:
         return await read_log_changes(folder, scheduler, found)

@@ -182,6 +182,7 @@ class Store:
             unloaded_partitions=state.loader.unloaded,
             recovery_ms=state.recovery_ms,
             io_backend=state.scheduler.backend.name,
+            direct_io=state.files.direct,
             loop_hold_ms_max=round(state.matcher.loop_hold_ms_max, 3),
             damaged_records=state.matcher.damaged,
             failed=str(log.failure) if log and log.failure else "",

@@ -96,6 +96,14 @@ class FaultyFile:
     def name(self) -> str:
         return self._file.name
 
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def direct(self) -> bool:
+        return self._file.direct
+
     def size(self) -> int:
         return self._file.size()
 
@@ -126,6 +134,13 @@ class FaultyFile:
     def fileno(self) -> int | None:
         self._file.fileno()
         return None  # a backend that reads by descriptor would go around the plan
+
+    def hold(self) -> int | None:
+        self._file.hold()
+        return None
+
+    def release(self) -> None:
+        self._file.release()
 
     def _check(self, operation: Operation) -> None:
         self._plan.check(operation, self._path, self.name)
@@ -170,6 +185,13 @@ class FaultyFolder:
     def open(self, name: str, *, writable: bool = False) -> FaultyFile:
         self._check("open", name)
         return self._wrap(self.inner.open(name, writable=writable))
+
+    def open_direct(self, name: str) -> FaultyFile:
+        self._check("open", name)
+        return self._wrap(self.inner.open_direct(name))
+
+    def takes_direct(self) -> bool:
+        return self.inner.takes_direct()
 
     def rename(self, old: str, new: str) -> None:
         self._check("rename", old, new)

@@ -29,6 +29,14 @@ class File(Protocol):
     def name(self) -> str:
         """The name in its folder under which the file was opened."""
 
+    @property
+    def path(self) -> str:
+        """Where it is, for messages."""
+
+    @property
+    def direct(self) -> bool:
+        """Whether reads bypass the system's cache: offset, length and address of each must be multiples of 4,096."""
+
     def size(self) -> int:
         """The file's size now."""
 
@@ -50,6 +58,12 @@ class File(Protocol):
     def fileno(self) -> int | None:
         """The descriptor, for a backend that hands it to the kernel; None where there is none."""
 
+    def hold(self) -> int | None:
+        """As `fileno`, and the descriptor stays open until `release`, whoever closes the file meanwhile."""
+
+    def release(self) -> None:
+        """End a `hold`."""
+
 
 class Folder(Protocol):
     """The folder that holds a store. Names are plain file names."""
@@ -66,6 +80,12 @@ class Folder(Protocol):
 
     def open(self, name: str, *, writable: bool = False) -> File:
         """Open a file that exists; a StorageError with ENOENT where it does not."""
+
+    def open_direct(self, name: str) -> File:
+        """Open a file that exists for direct reads; only called where `takes_direct` said yes."""
+
+    def takes_direct(self) -> bool:
+        """Whether files of this folder can be read directly, past the system's cache."""
 
     def rename(self, old: str, new: str) -> None:
         """Give the file another name, atomically replacing the file that has it."""

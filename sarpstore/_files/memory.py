@@ -92,6 +92,14 @@ class MemoryFile:
     def name(self) -> str:
         return self._name
 
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def direct(self) -> bool:
+        return False
+
     def size(self) -> int:
         self._check("stat")
         return len(self._content.now)
@@ -127,6 +135,12 @@ class MemoryFile:
     def fileno(self) -> int | None:
         self._check("stat")
         return None
+
+    def hold(self) -> int | None:
+        return self.fileno()
+
+    def release(self) -> None:
+        pass
 
     def _check(self, operation: str, offset: int = 0, *, writes: bool = False) -> None:
         if self._closed:
@@ -165,6 +179,12 @@ class MemoryFolder:
         with self._open_disk() as disk:
             content = self._content(disk, "open", name)
             return MemoryFile(disk, content, self._path, name, writable=writable)
+
+    def open_direct(self, name: str) -> MemoryFile:
+        return self.open(name)
+
+    def takes_direct(self) -> bool:
+        return False
 
     def rename(self, old: str, new: str) -> None:
         with self._open_disk() as disk:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import mmap
 import os
 import stat
 import threading
@@ -25,6 +26,8 @@ _Result = TypeVar("_Result")
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _FILE_MODE = 0o644
 _PID_BYTES_MAX = 32
+_SECTOR = 512
+_DIRECT_BYTES = 4096
 
 
 class _Descriptor:
@@ -85,15 +88,20 @@ class _Descriptor:
 class RealFile:
     """A `File` of the operating system; see the interface for the contract."""
 
-    __slots__ = ("_descriptor", "_name")
+    __slots__ = ("_descriptor", "_name", "direct")
 
-    def __init__(self, fd: int, folder_path: str, name: str) -> None:
+    def __init__(self, fd: int, folder_path: str, name: str, *, direct: bool = False) -> None:
         self._name = name
+        self.direct = direct
         self._descriptor = _Descriptor(fd, str(Path(folder_path, name)))
 
     @property
     def name(self) -> str:
         return self._name
+
+    @property
+    def path(self) -> str:
+        return self._descriptor.path
 
     def __repr__(self) -> str:
         return f"RealFile({self._descriptor.path!r})"
@@ -107,7 +115,10 @@ class RealFile:
             _check_offset(offset)
             wanted = sum(map(len, buffers))
             count = os.preadv(fd, buffers, offset)
-            return count if count in (wanted, 0) else _read_on(fd, offset, buffers, count)
+            # A direct read ends between sectors only at the end of the file, and could not go on there.
+            if count in (wanted, 0) or (self.direct and count % _SECTOR):
+                return count
+            return _read_on(fd, offset, buffers, count)
         except OSError as error:
             raise _storage_error("read", self._descriptor.path, error) from error
         finally:
@@ -185,6 +196,21 @@ class RealFolder:
     def open(self, name: str, *, writable: bool = False) -> RealFile:
         return self._open("open", name, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
 
+    def open_direct(self, name: str) -> RealFile:
+        return self._open("open", name, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC, direct=True)
+
+    def takes_direct(self) -> bool:
+        """Asked by a read of any file that is there, since some file systems refuse direct reads only then."""
+        for name in [LOCK_NAME, *self.names()]:
+            with contextlib.suppress(StorageError):
+                file = self.open_direct(name)
+                try:
+                    file.read_into(0, memoryview(mmap.mmap(-1, _DIRECT_BYTES)))
+                finally:
+                    file.close()
+                return True
+        return False
+
     def rename(self, old: str, new: str) -> None:
         self._call("rename", old, lambda fd: os.replace(old, new, src_dir_fd=fd, dst_dir_fd=fd))
 
@@ -223,13 +249,13 @@ class RealFolder:
         self.unlock()
         self._descriptor.close()
 
-    def _open(self, operation: str, name: str, flags: int) -> RealFile:
+    def _open(self, operation: str, name: str, flags: int, *, direct: bool = False) -> RealFile:
         # O_NONBLOCK: a pipe under one of our names must not make the open wait for ever.
         fd = self._call(operation, name, lambda folder: os.open(name, flags | os.O_NONBLOCK, _FILE_MODE, dir_fd=folder))
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise StorageError.of(operation, str(Path(self._path, name)), errno.EINVAL)
-        return RealFile(fd, self._path, name)
+        return RealFile(fd, self._path, name, direct=direct)
 
     def _call(self, operation: str, name: str, function: Callable[[int], _Result]) -> _Result:
         return self._descriptor.call(operation, function, str(Path(self._path, name)))

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from sarpstore._io.backend import Backend, CallJob, Job, ReadJob
-from sarpstore._io.scheduler import BACKGROUND, MATCHING, Scheduler
+from sarpstore._io.backend import Backend, CallJob
+from sarpstore._io.choice import choose_backend
+from sarpstore._io.scheduler import BACKGROUND, MATCHING, Scheduler, Ticket
+from sarpstore._io.table import ReadTable
 from sarpstore._io.threads import ThreadBackend
+from sarpstore._io.uring import UringBackend
 
-__all__ = ["BACKGROUND", "MATCHING", "Backend", "CallJob", "Job", "ReadJob", "Scheduler", "ThreadBackend"]
+__all__ = [
+    "BACKGROUND",
+    "MATCHING",
+    "Backend",
+    "CallJob",
+    "ReadTable",
+    "Scheduler",
+    "ThreadBackend",
+    "Ticket",
+    "UringBackend",
+    "choose_backend",
+]

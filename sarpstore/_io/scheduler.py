@@ -1,8 +1,13 @@
 """The read scheduler: what many tasks want in one turn of the loop becomes few reads, bounded in number.
 
-A page that is wanted twice while it is on its way is read once; neighbouring pages of a file are one read;
-what does not fit under the bound waits in order. Pages that matches wait for go before background work, which
-gets a small share of the places and, so that it never starves, a turn after every sixteen of theirs.
+    tickets ──► table of reads (the kernel's reads.h) ──► backend ──► device
+       ▲                     │
+       └── one wake-up each ─┘
+
+A log page that is wanted twice while it is on its way, or while somebody still holds it, is read once; neighbouring
+pages of a file are one read; what does not fit under the bound waits in order. Pages that matches wait for go before
+background work, which gets a small share of the places and, so that it never starves, a turn after every sixteen of
+theirs. All of that is the table's business: here is nothing that is done page by page.
 
 A page must not change while it can be asked for (the log never writes a page over): whoever joins a read that
 is already on its way sees the bytes as they were when it began.
@@ -11,104 +16,31 @@ is already on its way sees the bytes as they were when it began.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, cast
+import os
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, cast
 
-from sarpstore._errors import ClosedError, OptionError, StorageError
-from sarpstore._io.backend import Backend, CallJob, Job, ReadJob
+from sarpstore import _format as fmt
+from sarpstore._errors import ClosedError, ForkedError, LimitError, OptionError, StorageError
+from sarpstore._io.backend import Backend, CallJob
+from sarpstore._io.pieces import Pieces
+from sarpstore._io.table import PAGES_HELD_MAX, ReadTable
+from sarpstore._kernel import ffi, lib
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sarpstore._files import File
 
-__all__ = ["BACKGROUND", "MATCHING", "Scheduler"]
+__all__ = ["BACKGROUND", "MATCHING", "Scheduler", "Ticket"]
 
-MATCHING = 0
-BACKGROUND = 1
+MATCHING: Final = 0
+BACKGROUND: Final = 1
 
-_PIECE_BYTES = 1 << 20
-_QUEUE_DEPTH_MAX = 4096
-_COALESCE_PAGES_MAX = 1024  # as many buffers as one vectored read takes (IOV_MAX)
-_BACKGROUND_SHARE = 8  # background reads take at most an eighth of the places
-_PASSED_OVER_MAX = 16  # matching reads that may go before a waiting background read
+_QUEUE_DEPTH_MAX: Final = 4096
+_COALESCE_PAGES_MAX: Final = 1024  # as many buffers as one vectored read takes (IOV_MAX)
 
 _Result = TypeVar("_Result")
 _Arguments = TypeVarTuple("_Arguments")
-
-
-class _Waiter:
-    """One call that waits for several results; a single future, set when the last one is in."""
-
-    __slots__ = ("error", "future", "left", "results")
-
-    def __init__(self, future: asyncio.Future[None], count: int) -> None:
-        self.future = future
-        self.left = count
-        self.results: list[Any] = [None] * count
-        self.error: BaseException | None = None
-
-    def put(self, index: int, result: object, error: BaseException | None = None) -> None:
-        self.results[index] = result if error is None else error
-        self.error = self.error or error
-        self.left -= 1
-        if not self.left and not self.future.done():  # done already: the waiting task was cancelled
-            self.future.set_result(None)
-
-
-class _Read(ReadJob):
-    """A read with its place in the queues."""
-
-    __slots__ = ("issued", "priority")
-
-    def __init__(self, file: File, offset: int, priority: int, buffers: Sequence[memoryview] = ()) -> None:
-        super().__init__(file, offset, buffers)
-        self.priority = priority
-        self.issued = False
-
-
-class _Page:
-    """A page that somebody waits for, until it has been read."""
-
-    __slots__ = ("file", "number", "priority", "read", "waiters")
-
-    def __init__(self, file: File, number: int, priority: int) -> None:
-        self.file = file
-        self.number = number
-        self.priority = priority
-        self.read: _PageRead | None = None  # None until the turn's wishes are gathered
-        self.waiters: list[tuple[_Waiter, int]] = []
-
-
-class _PageRead(_Read):
-    """A run of neighbouring pages. Its buffers are allocated when it is issued: waiting reads cost no pages."""
-
-    __slots__ = ("pages",)
-
-    def __init__(self, first: _Page, page_bytes: int) -> None:
-        # int: a number out of an array would overflow its dtype here
-        super().__init__(first.file, int(first.number) * page_bytes, first.priority)
-        self.pages = [first]
-        first.read = self
-
-    def takes(self, page: _Page) -> bool:
-        last = self.pages[-1]
-        return page.number == last.number + 1 and page.file is last.file and page.priority == last.priority
-
-    def add(self, page: _Page) -> None:
-        self.pages.append(page)
-        page.read = self
-
-
-class _PieceRead(_Read):
-    """A part of a larger read; its buffer is a part of the caller's."""
-
-    __slots__ = ("index", "waiter")
-
-    def __init__(self, file: File, offset: int, priority: int, buffer: memoryview, waiter: _Waiter, index: int) -> None:
-        super().__init__(file, offset, priority, (buffer,))
-        self.waiter = waiter
-        self.index = index
 
 
 class _Call(CallJob):
@@ -121,18 +53,66 @@ class _Call(CallJob):
         self.future = future
 
 
-def _place(page: _Page) -> tuple[int, int, int]:
-    return page.priority, id(page.file), page.number
+class Ticket:
+    """Log pages that one caller wants, which stay where they were read to until `release`.
+
+    A page's key is `slot << 18 | page number in the file`; its slot's file must be attached. For one task.
+    """
+
+    __slots__ = ("_number", "_scheduler")
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._number = scheduler.take_ticket()
+
+    def want(self, keys: Any, count: int, priority: int = MATCHING) -> int:
+        """Want these pages too (a C array of uint64, in which a page may stand twice).
+
+        Returns how many of the keys are of slots without a file: these are at the array's front now, and must be wanted
+        again once their files are attached. LimitError where too many pages are held at once.
+        """
+        return self._scheduler.want(self._number, keys, count, priority)
+
+    async def wait(self) -> None:
+        """Return once all pages wanted so far have been read, or could not be. Cancelling stops no read."""
+        await self._scheduler.wait(self._number)
+
+    def errors(self) -> list[tuple[int, int]]:
+        """(key, errno) of pages that could not be read; ENODATA where the file ends within the page."""
+        return self._scheduler.errors(self._number)
+
+    def fail(self, key: int, error: int) -> None:
+        """A page that can't be read, since its file can't be opened, as if a read had ended with this errno."""
+        self._scheduler.put(self._number, key, ffi.NULL, error)
+
+    def page(self, key: int) -> memoryview | None:
+        """The page's bytes, valid until `release`; None where it isn't there."""
+        data = ffi.new("uint8_t **")
+        if not lib.sarp_reads_find(self._scheduler.table.c, key, data) or data[0] == ffi.NULL:
+            return None
+        return memoryview(ffi.buffer(data[0], fmt.PAGE)).toreadonly()
+
+    def release(self) -> None:
+        """Give the pages up, at the latest when their reads have ended. Releasing again does nothing."""
+        number, self._number = self._number, 0
+        if number:
+            self._scheduler.release(number)
 
 
 class Scheduler:
     """Reads and calls for one event loop, the running one, carried out by `backend`, which it starts and stops.
 
-    `queue_depth` (1 to 4096) bounds the reads in flight, `coalesce_pages` (1 to 1024) the pages of one read.
+    `queue_depth` (1 to 4096) bounds the reads in flight, `coalesce_pages` (1 to 1024) the pages of one read,
+    `pages_held_max` the pages that are wanted or held at once.
     """
 
     def __init__(
-        self, backend: Backend, *, queue_depth: int = 128, coalesce_pages: int = 16, page_bytes: int = 4096
+        self,
+        backend: Backend,
+        *,
+        queue_depth: int = 128,
+        coalesce_pages: int = 16,
+        pages_held_max: int = PAGES_HELD_MAX,
     ) -> None:
         if not 1 <= queue_depth <= _QUEUE_DEPTH_MAX:
             raise OptionError(f"queue_depth is {queue_depth}; it must be from 1 to {_QUEUE_DEPTH_MAX}")
@@ -141,96 +121,235 @@ class Scheduler:
         self.backend = backend
         self.queue_depth = queue_depth
         self.coalesce_pages = coalesce_pages
-        self.page_bytes = page_bytes
-        self.reads = 0
-        """Reads issued to the backend."""
-        self.pages_read = 0
-        """Pages that were read, each counted once however many waited for it."""
-        self.reads_coalesced = 0
-        """Pages that came along in a neighbour's read."""
-        self.reads_joined = 0
-        """Pages asked for that were already on their way."""
-        self.read_errors = 0
-        """Reads that failed."""
-        self.in_flight_max = 0
-        """The most reads that were in flight at once."""
+        self.table = ReadTable(queue_depth=queue_depth, coalesce_pages=coalesce_pages, pages=pages_held_max)
+        self._c = self.table.c
         self._loop = asyncio.get_running_loop()
-        self._pages: dict[tuple[File, int], _Page] = {}  # every page that is gathered, waiting or in flight
-        self._fresh: list[_Page] = []
-        self._gather_due = False
-        self._queues: tuple[deque[_Read], deque[_Read]] = (deque(), deque())
-        self._in_flight = [0, 0]
-        self._background_max = max(1, queue_depth // _BACKGROUND_SHARE)
-        self._passed_over = 0
-        self._pieces = 0
+        self._pid = os.getpid()
+        self._unopened = ffi.new("uint32_t *")
+        self._turn_due = False
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._released: set[int] = set()  # tickets given up while reads of theirs are under way
+        self._kept: dict[int, Any] = {}  # memory that reads of a ticket write into
+        self._slots: dict[int, int] = {}  # number in the table of each slot's file
+        self._closing: dict[int, asyncio.Future[None] | None] = {}  # files that wait for their last read
         self._calls = 0
         self._drained: asyncio.Future[None] | None = None
-        backend.start(self._loop, self._completed)
+        backend.start(self._loop, self.table, self._ended)
+
+    # --- counters
+
+    @property
+    def reads(self) -> int:
+        """Reads issued to the backend."""
+        return int(self._c.reads)
+
+    @property
+    def pages_read(self) -> int:
+        """Pages that were read, each counted once however many waited for it."""
+        return int(self._c.pages_read)
+
+    @property
+    def reads_coalesced(self) -> int:
+        """Pages that came along in a neighbour's read."""
+        return int(self._c.coalesced)
+
+    @property
+    def reads_joined(self) -> int:
+        """Pages asked for that were already on their way, or there."""
+        return int(self._c.joined)
+
+    @property
+    def read_errors(self) -> int:
+        """Reads that failed."""
+        return int(self._c.errors)
 
     @property
     def in_flight(self) -> int:
         """Reads in flight now."""
-        return self._in_flight[MATCHING] + self._in_flight[BACKGROUND]
+        return int(self._c.in_flight[MATCHING] + self._c.in_flight[BACKGROUND])
 
-    async def read_pages(self, wanted: Sequence[tuple[File, int]], priority: int = MATCHING) -> list[memoryview]:
-        """The pages `(file, page number)`, in the order asked for, each a read-only view of its own buffer.
+    @property
+    def in_flight_max(self) -> int:
+        """The most reads that were in flight at once."""
+        return int(self._c.in_flight_max)
 
-        A view is shorter than a page where the file ends. Raises StorageError where a page cannot be read, once
-        the others are in, and ClosedError for a closed file. Cancelling leaves the reads to whoever else waits.
-        """
-        waiter = await self._read_pages(wanted, priority)
-        if waiter.error is not None:
-            raise waiter.error
-        return waiter.results
+    # --- log files by slot
 
-    async def try_read_pages(
-        self, wanted: Sequence[tuple[File, int]], priority: int = MATCHING
-    ) -> list[memoryview | BaseException]:
-        """As `read_pages`, but a page that cannot be read is its error in the list: the others are not lost."""
-        return (await self._read_pages(wanted, priority)).results
+    def attach(self, slot: int, file: File) -> None:
+        """Pages of this slot are read from this file from now on; ClosedError if it is closed, LimitError for too many.
 
-    async def read(self, file: File, offset: int, length: int, priority: int = BACKGROUND) -> memoryview:
-        """`length` bytes from `offset` on, or fewer where the file ends, as a read-only view; errors as `read_pages`.
-
-        Pieces of at most 1 MiB are read side by side. Nothing is shared with other calls.
+        What was read of the slot's former file, if there was one, is no longer found.
         """
         self._check_open()
-        if length <= 0:
-            return memoryview(b"")
-        buffer = self.backend.allocate(length)
-        starts = range(0, length, _PIECE_BYTES)
-        waiter = _Waiter(self._loop.create_future(), len(starts))
-        for index, start in enumerate(starts):
-            piece = buffer[start : start + _PIECE_BYTES]
-            self._queues[priority].append(_PieceRead(file, offset + start, priority, piece, waiter, index))
-        self._pieces += len(starts)
-        self._schedule_gather()
-        await waiter.future
-        if waiter.error is not None:
-            raise waiter.error
-        return buffer[: _length_before_end(waiter.results)].toreadonly()
+        number = self.table.open(file)
+        if slot in self._slots:
+            self._close_file(self._slots.pop(slot))
+            lib.sarp_reads_forget(self._c, slot)
+        status = lib.sarp_reads_bind(self._c, slot, number)
+        assert status == lib.SARP_OK, f"no slot {slot}"
+        self._slots[slot] = number
+        self.backend.opened(number)
+
+    async def detach(self, slot: int) -> None:
+        """Return once nothing is read from the slot's file any more. Pages that are held stay."""
+        number = self._slots.pop(slot, 0)
+        if number and self._close_file(number):
+            future = self._closing[number] = self._loop.create_future()
+            await future
+
+    def attached(self, slot: int) -> bool:
+        """Whether pages of the slot can be wanted."""
+        return slot in self._slots
+
+    def least_used(self) -> int | None:
+        """The slot of whose file the last page was wanted longest ago; None where there is none."""
+        files = self._c.files
+        return min(self._slots, key=lambda slot: files[self._slots[slot]].used_at, default=None)
+
+    def _close_file(self, number: int) -> bool:
+        """No new reads of the file; whether some are left."""
+        if lib.sarp_reads_close(self._c, number) > 0:
+            self._closing[number] = None
+            return True
+        self._free_file(number)
+        return False
+
+    def _free_file(self, number: int) -> None:
+        self.backend.closed(number)
+        self.table.free(number)
+
+    def _free_files(self) -> None:
+        for number in [number for number in self._closing if not self._c.files[number].users]:
+            future = self._closing.pop(number)
+            self._free_file(number)
+            if future is not None and not future.done():
+                future.set_result(None)
+
+    # --- tickets
+
+    def take_ticket(self) -> int:
+        """For `Ticket`."""
+        self._check_open()
+        number = int(lib.sarp_reads_ticket(self._c))
+        if not number:
+            raise LimitError("too many calls wait for reads at once")
+        return number
+
+    def want(self, ticket: int, keys: Any, count: int, priority: int) -> int:
+        """For `Ticket`."""
+        status = lib.sarp_reads_want(self._c, ticket, keys, count, priority, self._unopened)
+        self._schedule_turn()
+        if status == lib.SARP_FULL:
+            pages = int(self._c.limits.page_limit)
+            raise LimitError(f"more than {pages:,} pages would be held at once: match less at a time")
+        assert status == lib.SARP_OK, "keys are of 16 bits of slot and 18 of page"
+        return int(self._unopened[0])
+
+    async def wait(self, ticket: int) -> None:
+        """For `Ticket`."""
+        if lib.sarp_reads_wait(self._c, ticket):
+            future = self._waiting[ticket] = self._loop.create_future()
+            await future
+
+    def errors(self, ticket: int) -> list[tuple[int, int]]:
+        """For `Ticket`."""
+        if not self._c.tickets[ticket].errors:
+            return []
+        limit = int(self._c.tickets[ticket].errors)
+        keys, errors = ffi.new("uint64_t[]", limit), ffi.new("int32_t[]", limit)
+        count = lib.sarp_reads_errors(self._c, ticket, keys, errors, limit)
+        return list(zip(ffi.unpack(keys, count), ffi.unpack(errors, count), strict=True))
+
+    def put(self, ticket: int, key: int, data: Any, error: int) -> None:
+        """For `Ticket`."""
+        if lib.sarp_reads_put(self._c, ticket, key, data, error) != lib.SARP_OK:
+            raise LimitError("too many pages are held at once")
+
+    def release(self, ticket: int) -> None:
+        """For `Ticket`."""
+        if lib.sarp_reads_wait(self._c, ticket):
+            self._released.add(ticket)
+            return
+        lib.sarp_reads_release(self._c, ticket)
+        self._kept.pop(ticket, None)
+
+    async def bring(self, keys: Sequence[int], priority: int = MATCHING) -> Ticket:
+        """The pages, held by a ticket that the caller releases. Their slots' files must be attached."""
+        ticket = Ticket(self)
+        try:
+            unopened = ticket.want(ffi.new("uint64_t[]", list(keys)), len(keys), priority)
+            await ticket.wait()
+        except BaseException:
+            ticket.release()
+            raise
+        if unopened:
+            ticket.release()
+            raise ClosedError("the log file of a page is not open")
+        return ticket
+
+    # --- larger reads
+
+    async def read(self, file: File, offset: int, length: int, priority: int = BACKGROUND) -> memoryview:
+        """`length` bytes from `offset` on, or fewer where the file ends, as a read-only view.
+
+        Pieces of at most 1 MiB are read side by side. Nothing is shared with other calls. StorageError where a piece
+        cannot be read, ClosedError for a closed file. Cancelling does not stop the reads.
+        """
+        [found] = await self._read_ranges([(file, offset, length)], priority)
+        if isinstance(found, BaseException):
+            raise found
+        return found
 
     async def try_read_many(
         self, wanted: Sequence[tuple[File, int, int]], priority: int = BACKGROUND
     ) -> list[memoryview | BaseException]:
-        """`(file, offset, length)` ranges of at most 1 MiB each, in the order asked for, each as a read-only view.
+        """`(file, offset, length)` ranges, in the order asked for, each as `read` gives it, or its error."""
+        return await self._read_ranges(wanted, priority)
 
-        A view is shorter where the file ends; a range that cannot be read is its error. Nothing is shared.
-        """
-        self._check_open()
-        waiter = _Waiter(self._loop.create_future(), len(wanted))
-        buffers = [self.backend.allocate(length) for _, _, length in wanted]
-        for index, (file, offset, length) in enumerate(wanted):
-            assert 0 < length <= _PIECE_BYTES
-            self._queues[priority].append(_PieceRead(file, offset, priority, buffers[index], waiter, index))
-        self._pieces += len(wanted)
-        if wanted:
-            self._schedule_gather()
-            await waiter.future
-        return [
-            result if isinstance(result, BaseException) else buffer[:result].toreadonly()
-            for result, buffer in zip(waiter.results, buffers, strict=True)
-        ]
+    async def _read_ranges(
+        self, wanted: Sequence[tuple[File, int, int]], priority: int
+    ) -> list[memoryview | BaseException]:
+        ticket = self.take_ticket()
+        files: dict[int, int] = {}
+        try:
+            # What the reads write into outlives this call, should it be cancelled.
+            ranges = self._kept[ticket] = []
+            for file, offset, length in wanted:
+                self._start_range(ranges, ticket, files, file, offset, length, priority)
+            self._schedule_turn()
+            await self.wait(ticket)
+            return [each.result(self._c) if isinstance(each, Pieces) else each for each in ranges]
+        finally:
+            for number in files.values():
+                self._close_file(number)
+            self.release(ticket)
+
+    def _start_range(
+        self,
+        ranges: list[Pieces | BaseException],
+        ticket: int,
+        files: dict[int, int],
+        file: File,
+        offset: int,
+        length: int,
+        priority: int,
+    ) -> None:
+        try:
+            number = files.get(id(file))
+            if number is None:
+                number = files[id(file)] = self.table.open(file)
+            pieces = Pieces(file, offset, length)
+        except (ClosedError, StorageError) as error:
+            ranges.append(error)
+            return
+        ranges.append(pieces)
+        for at, data, size in pieces.parts():
+            page = lib.sarp_reads_piece(self._c, ticket, number, at, data, size, priority)
+            if not page:
+                raise LimitError("too many reads wait at once")
+            pieces.pages.append(page)
+
+    # --- calls
 
     async def run(self, function: Callable[[*_Arguments], _Result], *args: *_Arguments) -> _Result:
         """Call the function on the one thread for writes, syncs and renames, after all earlier ones have ended.
@@ -253,127 +372,47 @@ class Scheduler:
 
     async def close(self) -> None:
         """Take nothing more, wait for everything in flight, and stop the backend. Closing again is the same."""
+        self._check_process()
         if self._drained is None:
             self._drained = self._loop.create_future()
             self._check_drained()
         await asyncio.shield(self._drained)
+        for slot in list(self._slots):
+            self._close_file(self._slots.pop(slot))
         self.backend.stop()
 
-    async def _read_pages(self, wanted: Sequence[tuple[File, int]], priority: int) -> _Waiter:
-        self._check_open()
-        waiter = _Waiter(self._loop.create_future(), len(wanted))
-        if not wanted:
-            return waiter
-        pages = self._pages
-        for index, key in enumerate(wanted):
-            page = pages.get(key)
-            if page is None:
-                page = pages[key] = _Page(*key, priority)
-                self._fresh.append(page)
-            else:
-                self.reads_joined += 1
-                if priority < page.priority:
-                    self._promote(page, priority)
-            page.waiters.append((waiter, index))
-        if self._fresh:
-            self._schedule_gather()
-        await waiter.future
-        return waiter
+    # --- turns
 
-    def _promote(self, page: _Page, priority: int) -> None:
-        """Let a background page that a match now waits for go first, with the rest of its run."""
-        page.priority = priority
-        read = page.read
-        if read is not None and not read.issued and priority < read.priority:
-            read.priority = priority
-            self._queues[priority].append(read)  # it stays in the other queue too, which skips it once it is issued
+    def _schedule_turn(self) -> None:
+        """Everything that is asked for in one turn of the loop goes out together."""
+        if not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
 
-    def _schedule_gather(self) -> None:
-        if not self._gather_due:
-            self._gather_due = True
-            self._loop.call_soon(self._gather)
+    def _turn(self) -> None:
+        self._turn_due = False
+        self.backend.turn()
+        self._ended(())
 
-    def _gather(self) -> None:
-        """Make runs of what this turn's tasks asked for, queue them, and issue what fits."""
-        self._gather_due = False
-        fresh, self._fresh = self._fresh, []
-        if len(fresh) > 1:
-            fresh.sort(key=_place)
-        run: _PageRead | None = None
-        for page in fresh:
-            if run is not None and len(run.pages) < self.coalesce_pages and run.takes(page):
-                run.add(page)
-                self.reads_coalesced += 1
-            else:
-                run = _PageRead(page, self.page_bytes)
-                self._queues[run.priority].append(run)
-        self._issue()
-
-    def _issue(self) -> None:
-        batch: list[_Read] = []
-        in_flight = self.in_flight
-        while in_flight < self.queue_depth and (read := self._next()) is not None:
-            read.issued = True
-            if isinstance(read, _PageRead):
-                allocate = self.backend.allocate
-                read.buffers = [allocate(self.page_bytes) for _ in read.pages]
-            self._in_flight[read.priority] += 1
-            in_flight += 1
-            batch.append(read)
-        if batch:
-            self.reads += len(batch)
-            self.in_flight_max = max(self.in_flight_max, in_flight)
-            self.backend.submit(batch)
-
-    def _next(self) -> _Read | None:
-        """Take the read whose turn it is out of the queues; None where none may go now."""
-        matching, background = self._queues
-        for queue in self._queues:
-            while queue and queue[0].issued:
-                queue.popleft()
-        background_may_go = bool(background) and self._in_flight[BACKGROUND] < self._background_max
-        if matching and not (background_may_go and self._passed_over >= _PASSED_OVER_MAX):
-            self._passed_over += background_may_go
-            return matching.popleft()
-        if background_may_go:
-            self._passed_over = 0
-            return background.popleft()
-        return None
-
-    def _completed(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            if isinstance(job, _Call):
-                self._finish_call(job)
-                continue
-            assert isinstance(job, _Read)
-            self._in_flight[job.priority] -= 1
-            self.read_errors += job.error is not None
-            if isinstance(job, _PageRead):
-                self._finish_pages(job)
-            elif isinstance(job, _PieceRead):
-                self._pieces -= 1
-                job.waiter.put(job.index, job.result, job.error)
-        self._issue()
-        self._check_drained()
-
-    def _finish_pages(self, read: _PageRead) -> None:
-        if len(read.pages) > 1 and isinstance(read.error, StorageError):
-            self._read_singly(read)
-            return
-        left = read.result
-        self.pages_read += 0 if read.error else len(read.pages)
-        for page, buffer in zip(read.pages, read.buffers, strict=True):
-            view = (buffer if left >= self.page_bytes else buffer[: max(0, left)]).toreadonly()
-            left -= self.page_bytes
-            del self._pages[page.file, page.number]
-            for waiter, index in page.waiters:
-                waiter.put(index, view, read.error)
-        read.pages, read.buffers = [], ()  # pages and read refer to each other: buffers would wait for the collector
-
-    def _read_singly(self, read: _PageRead) -> None:
-        """Read the pages of a failed run one by one: a bad page must not cost its neighbours."""
-        for page in reversed(read.pages):
-            self._queues[page.priority].appendleft(_PageRead(page, self.page_bytes))
+    def _ended(self, calls: Sequence[CallJob]) -> None:
+        for call in calls:
+            assert isinstance(call, _Call)
+            self._finish_call(call)
+        count = self._c.done_count
+        if count:
+            numbers = ffi.unpack(self._c.done, count)
+            self._c.done_count = 0
+            for number in numbers:
+                future = self._waiting.pop(number, None)
+                if number in self._released:
+                    self._released.remove(number)
+                    self.release(number)
+                elif future is not None and not future.done():  # done already: the waiting task was cancelled
+                    future.set_result(None)
+        if self._closing:
+            self._free_files()
+        if self._drained is not None:
+            self._check_drained()
 
     def _finish_call(self, call: _Call) -> None:
         self._calls -= 1
@@ -386,22 +425,15 @@ class Scheduler:
         else:
             call.future.set_result(call.result)
 
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedError(f"this I/O scheduler belongs to process {self._pid}; open the store again in this one")
+
     def _check_open(self) -> None:
+        self._check_process()
         if self._drained is not None:
             raise ClosedError("the I/O scheduler is closed")
 
     def _check_drained(self) -> None:
-        if self._drained is None or self._drained.done():
-            return
-        if not (self._pages or self._pieces or self._calls):
+        if self._drained is not None and not self._drained.done() and not (self.table.outstanding or self._calls):
             self._drained.set_result(None)
-
-
-def _length_before_end(counts: list[int]) -> int:
-    """How many bytes were read without a gap: pieces after the first short one do not count."""
-    length = 0
-    for count in counts:
-        length += count
-        if count < _PIECE_BYTES:
-            break
-    return length

@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import logging
 import threading
 from collections import deque
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from sarpstore._errors import OptionError
-from sarpstore._io.backend import CallJob, Job, ReadJob
+from sarpstore._errors import ClosedError, OptionError, StorageError
+from sarpstore._io.backend import CallJob
+from sarpstore._kernel import ffi, lib
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
+    from sarpstore._io.table import ReadTable
+
 __all__ = ["CallThread", "Completions", "ThreadBackend"]
 
+_log = logging.getLogger("sarpstore")
+
 _READ_THREADS_MAX = 64
+
+
+class ReadJob:
+    """A run of the table; `result` becomes the bytes read, or a negative errno."""
+
+    __slots__ = ("error", "result", "run", "table")
+
+    def __init__(self, table: ReadTable, run: int) -> None:
+        self.table = table
+        self.run = run
+        self.result = 0
+        self.error: BaseException | None = None
+
+
+Job = CallJob | ReadJob
 
 
 class Completions:
@@ -91,7 +111,20 @@ class _Threads:
 
 def _read(job: Job) -> None:
     assert isinstance(job, ReadJob)
-    job.result = job.file.read_into(job.offset, *job.buffers)
+    c = job.table.c
+    if c.files[c.runs[job.run].file].fd >= 0:
+        job.result = lib.sarp_reads_pread(c, job.run)
+        return
+    file, offset, buffers = job.table.run_buffers(job.run)
+    try:
+        job.result = file.read_into(offset, *buffers)
+    except StorageError as error:
+        job.result = -(error.errno or errno.EIO)
+    except ClosedError:
+        job.result = -errno.EBADF
+    except BaseException:
+        _log.exception("a read of %s failed in an unforeseen way", file.path)
+        job.result = -errno.ENOTRECOVERABLE
 
 
 def _call(job: Job) -> None:
@@ -113,7 +146,7 @@ class ThreadBackend:
         if not 1 <= read_threads <= _READ_THREADS_MAX:
             raise OptionError(f"read_threads is {read_threads}; it must be from 1 to {_READ_THREADS_MAX}")
         self._read_threads = read_threads
-        self._reads_outstanding = 0
+        self._outstanding = 0
         self._readers: _Threads | None = None
         self._writer: CallThread | None = None
         self._background: CallThread | None = None
@@ -122,27 +155,42 @@ class ThreadBackend:
     def name(self) -> str:
         return "threads"
 
-    def start(self, loop: asyncio.AbstractEventLoop, completed: Callable[[Sequence[Job]], None]) -> None:
+    def start(
+        self, loop: asyncio.AbstractEventLoop, table: ReadTable, ended: Callable[[Sequence[CallJob]], None]
+    ) -> None:
         assert self._readers is None, "a backend is started once"
-
-        def ended(jobs: Sequence[Job]) -> None:
-            self._reads_outstanding -= sum(isinstance(job, ReadJob) for job in jobs)
-            completed(jobs)
-
-        completions = Completions(loop, ended)
+        self._table = table
+        self._ended = ended
+        self._next = self.turn
+        completions = Completions(loop, self._completed)
         names = [f"sarpstore-read-{number}" for number in range(self._read_threads)]
         self._readers = _Threads(names, _read, completions)
         self._writer = CallThread("write", completions)
         self._background = CallThread("background", completions)
 
-    def allocate(self, length: int) -> memoryview:
-        return np.empty(length, np.uint8).data
+    def serve(self, following: Callable[[], None]) -> None:
+        """Read only what is handed over, for another backend, whose turn `following` is when some of it has ended."""
+        self._next = following
 
-    def submit(self, reads: Sequence[ReadJob]) -> None:
+    def turn(self) -> None:
+        if lib.sarp_reads_hand(self._table.c):
+            self.take_handed()
+
+    def take_handed(self) -> None:
+        """Read the runs that were handed over by the table."""
         assert self._readers is not None, "not started"
-        for job in reads:
-            self._reads_outstanding += 1
-            self._readers.put(job, self._reads_outstanding)
+        table = self._table
+        runs = ffi.unpack(table.c.handed, table.c.handed_count)
+        table.c.handed_count = 0
+        for run in runs:
+            self._outstanding += 1
+            self._readers.put(ReadJob(table, run), self._outstanding)
+
+    def opened(self, file: int) -> None:
+        pass
+
+    def closed(self, file: int) -> None:
+        pass
 
     def call(self, job: CallJob) -> None:
         thread = self._background if job.background else self._writer
@@ -153,3 +201,15 @@ class ThreadBackend:
         for threads in (self._readers, self._writer, self._background):
             if threads is not None:
                 threads.stop()
+
+    def _completed(self, jobs: Sequence[Job]) -> None:
+        calls = []
+        for job in jobs:
+            if isinstance(job, CallJob):
+                calls.append(job)
+            else:
+                self._outstanding -= 1
+                self._table.complete(job.run, job.result)
+        if len(calls) < len(jobs):
+            self._next()
+        self._ended(calls)

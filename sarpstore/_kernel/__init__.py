@@ -37,10 +37,12 @@ CHANGE_DTYPE = np.dtype(
         ("d", "|u1"),
         ("dp", "|u1"),
         ("type", "|u1"),
-        ("reserved", "<u4"),
+        ("point", "|u1"),
+        ("operation", "|u1"),
+        ("reserved", "<u2"),
     ]
 )
-"""`sarp_change`: how one log record changes the directory."""
+"""`sarp_change`: how a log record changes the directory."""
 
 FOUND_COMMIT_DTYPE = np.dtype(
     [
@@ -66,9 +68,24 @@ PARTITION_DTYPE = np.dtype(
 )
 """`sarp_partition`: one partition of the directory."""
 
+POSTING_PARTITION_DTYPE = np.dtype(
+    [
+        ("word0", "<u8"),
+        ("word1", "<u8"),
+        ("filter", "<u8"),
+        ("pages", "<u4", (32,)),
+        ("blocks", "<u4"),
+        ("entries", "<u2"),
+        ("reserved", "|u1"),
+        ("flags", "|u1"),
+    ]
+)
+"""`sarp_posting_partition`: one partition of the directory of posting lists. The first three fields are its low."""
+
 assert CHANGE_DTYPE.itemsize == ffi.sizeof("sarp_change")
 assert FOUND_COMMIT_DTYPE.itemsize == ffi.sizeof("sarp_found_commit")
 assert PARTITION_DTYPE.itemsize == ffi.sizeof("sarp_partition")
+assert POSTING_PARTITION_DTYPE.itemsize == ffi.sizeof("sarp_posting_partition")
 
 
 def reserve(length: int, what: str) -> mmap.mmap:
@@ -103,6 +120,7 @@ __all__ = [
     "FEATURES",
     "FOUND_COMMIT_DTYPE",
     "PARTITION_DTYPE",
+    "POSTING_PARTITION_DTYPE",
     "crc32c",
     "ffi",
     "joined",

@@ -44,10 +44,19 @@ class CommitBuffer:
         self.offset = 0
         """Where it begins in its file, in bytes."""
         self.changes: npt.NDArray[Any] = np.empty(0, CHANGE_DTYPE)
-        """Once finished: a change for each record but the commit record."""
+        """Once finished: the changes of all records but the commit record."""
 
-    def begin(self, file_number: int, slot: int, offset: int, number: int, sequence: int, page_limit: int) -> None:
-        """Start an empty commit of at most `page_limit` pages."""
+    def begin(
+        self,
+        file_number: int,
+        slot: int,
+        offset: int,
+        number: int,
+        sequence: int,
+        page_limit: int,
+        change_limit: int = (1 << 32) - 1,
+    ) -> None:
+        """Start an empty commit of at most `page_limit` pages and `change_limit` changes."""
         self.number = number
         self.offset = offset
         self.c.file_number = file_number
@@ -56,6 +65,7 @@ class CommitBuffer:
         self.c.number = number
         self.c.sequence = sequence
         self.c.page_limit = min(page_limit, self.page_limit)
+        self.c.change_limit = change_limit
         lib.sarp_commit_begin(self.c)
 
     def append(self, record: bytes, *, fresh: bool = False) -> int:
@@ -64,10 +74,11 @@ class CommitBuffer:
 
     def finish(self, base: Base, synced: int, flags: int = 0) -> None:
         """Add the commit record; `base` makes the changes' keys."""
-        changes = np.zeros(max(1, self.records), CHANGE_DTYPE)
+        expected = int(self.c.changes)
+        changes = np.zeros(max(1, expected), CHANGE_DTYPE)
         out = pointer("sarp_change *", changes)
         count = lib.sarp_commit_finish(self.c, base.c, synced, flags, out, len(changes))
-        assert count == self.records
+        assert count == expected
         self.changes = changes[:count]
 
     @property
@@ -119,12 +130,18 @@ def namespace_record(key_bytes: int, name: str, adapter: str, name_space: int) -
 
 
 def summary_of(changes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The summary entries of a commit's records: format-spec/log.md, 2.5."""
+    """The summary entries of a commit's changes: format-spec/log.md, 2.5, or postings.md, 4."""
     out = np.zeros(len(changes), fmt.SUMMARY_DTYPE)
     out["word0"] = changes["key"] | changes["n"].astype("<u8") << 48 | changes["d"].astype("<u8") << 56
     out["word1"] = changes["root_key"] | changes["dp"].astype("<u8") << 48 | changes["type"].astype("<u8") << 56
     out["supersedes"] = changes["supersedes"]
     out["units"] = changes["position"] & ((1 << fmt.UNIT_BITS) - 1)
+    listed = changes["operation"] > 0
+    if listed.any():
+        own = changes[listed]
+        out["word1"][listed] = own["root_key"]
+        out["units"][listed] |= own["type"].astype("<u4") << fmt.UNIT_BITS
+        out["reserved"][listed] = own["point"].astype("<u4") | own["operation"].astype("<u4") << 8
     return out
 
 

@@ -32,10 +32,14 @@ INSERT_WINDOWS_MAX: Final = 128
 # Gathering, waiting, being written.
 _BUFFERS: Final = 3
 _ROOM_MIN_PAGES: Final = INSERT_WINDOWS_MAX + 8
+# Under `sarp` an insertion may make so many postings records, too, of a page each: the kernel plans no more.
+_POSTINGS_PAGES_MAX: Final = 16
 # Pages that go to the cache in one turn of the event loop: 1 MiB, some 0.3 ms.
 _CACHED_AT_ONCE: Final = 256
-# A segment takes at least 3 of a page's 64 units, so a page brings at most 21 summary entries, a sixth of a page.
+# A segment takes at least 3 of a page's 64 units, so a page brings at most 21 summary entries, a sixth of a page. Under
+# `sarp` a segment may bring 16: a third of a page is the rule, and a commit is full where its records bring more.
 _SUMMARY_SHARE: Final = 6
+_SUMMARY_SHARE_LISTED: Final = 3
 
 
 @dataclass(slots=True)
@@ -127,6 +131,9 @@ class Gatherer:
         self._pages = pages
         self._base = base
         self._end = end
+        listed = shape.routing == "sarp"
+        self._room_min = _ROOM_MIN_PAGES + (_POSTINGS_PAGES_MAX if listed else 0)
+        self._summary_share = _SUMMARY_SHARE_LISTED if listed else _SUMMARY_SHARE
         self._file_pages = min(log_file_bytes, fmt.LOG_FILE_BYTES_MAX) // fmt.PAGE
         self._free = [CommitBuffer(shape.uuid, shape.location_bytes) for _ in range(_BUFFERS)]
         self._summary: list[npt.NDArray[Any]] = []
@@ -169,7 +176,7 @@ class Gatherer:
         LimitError, with nothing touched, if there is no slot for the file that would be next.
         """
         buffer = self.buffer
-        if self._room(buffer.offset + (buffer.pages + 1) * fmt.PAGE) < _ROOM_MIN_PAGES:
+        if self._room(buffer.offset + (buffer.pages + 1) * fmt.PAGE, int(buffer.c.changes)) < self._room_min:
             _check_next(buffer.file_number + 1, int(buffer.c.slot) + 1)
         buffer.finish(self._base, synced, flags)
         self._pages.trim_range(buffer.first_key, buffer.pages)
@@ -180,7 +187,7 @@ class Gatherer:
         frozen = Frozen(buffer, self._header, None)
         self._header = None
         offset = buffer.offset + buffer.pages * fmt.PAGE
-        if self._room(offset) < _ROOM_MIN_PAGES:
+        if self._room(offset) < self._room_min:
             frozen.seal = self._end_file(buffer.file_number, int(buffer.c.slot), offset, synced, 0)
             self._end.file_number = buffer.file_number
             self._end.slot = int(buffer.c.slot) + 1
@@ -237,15 +244,17 @@ class Gatherer:
 
     def _begin(self, file_number: int, slot: int, offset: int) -> CommitBuffer:
         buffer = self._free.pop()
-        buffer.begin(file_number, slot, offset, self._end.commit + 1, self._end.sequence, self._room(offset))
+        pages = self._room(offset)
+        changes = pages // self._summary_share * fmt.SUMMARY_ENTRIES_MAX
+        buffer.begin(file_number, slot, offset, self._end.commit + 1, self._end.sequence, pages, changes)
         self._pages.add_range(buffer.first_key, buffer.c.pages, buffer.page_limit)
         return buffer
 
-    def _room(self, offset: int) -> int:
-        """Pages that a commit at `offset` may have, so that the file's summary still fits."""
-        entries = sum(map(len, self._summary))
+    def _room(self, offset: int, entries: int = 0) -> int:
+        """Pages that a commit at `offset` may have, so that the summary fits, with so many entries still to come."""
+        entries += sum(map(len, self._summary))
         left = self._file_pages - offset // fmt.PAGE - entries // fmt.SUMMARY_ENTRIES_MAX - 3
-        return left * _SUMMARY_SHARE // (_SUMMARY_SHARE + 1)
+        return left * self._summary_share // (self._summary_share + 1)
 
     def _end_file(self, file_number: int, slot: int, offset: int, synced: int, flags: int) -> Seal:
         entries = joined(self._summary, fmt.SUMMARY_DTYPE)

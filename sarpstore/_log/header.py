@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 __all__ = ["LogHeader", "Shape", "check_version", "check_writable"]
+
+DEFAULT_ROUTING: Final = "divergence"
+"""Of a new store whose opener does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class Shape:
             secret=secrets.token_bytes(16),
             block_tokens=16 if options.block_tokens is None else options.block_tokens,
             hash=options.hash or "sha256",
-            routing=options.routing or "divergence",
+            routing=options.routing or DEFAULT_ROUTING,
             location_dtype=LOCATION if options.location_dtype is None else options.location_dtype,
         )
 

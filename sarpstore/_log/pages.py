@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sarpstore import _format as fmt
+from sarpstore._io import ReadTable
 from sarpstore._kernel import FEATURES, ffi, lib, pointer, reserve
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["RANGES_MAX", "Pages"]
 
@@ -74,41 +78,41 @@ class Pages:
         """Keep neighbouring whole pages (at a C pointer) in the cache."""
         lib.sarp_cache_insert(self.cache, first_key, data, pages)
 
-    def hold(self, held: dict[int, memoryview | None]) -> Held:
-        """Show pages that a call has just read, None for one that cannot be read, while the result is in `with`."""
+    def serve(self, table: ReadTable) -> None:
+        """Show the pages that are held in a table of reads, and cache those that are read from now on."""
+        self._table = table
+        self.c.reads = table.c
+        table.c.cache = self.cache
+
+    def hold(self, held: Mapping[int, memoryview | None]) -> Held:
+        """Show these pages, None for one that cannot be read, while the result is in `with`."""
         return Held(self, held)
 
 
 class Held:
-    """Pages shown to the kernel for the length of one synchronous step."""
+    """Pages that are shown to the kernel as if they had been read."""
 
-    __slots__ = ("_array", "_buffers", "_count", "_pages")
+    __slots__ = ("_before", "_buffers", "_held", "_pages", "_ticket")
 
-    def __init__(self, pages: Pages, held: dict[int, memoryview | None]) -> None:
+    def __init__(self, pages: Pages, held: Mapping[int, memoryview | None]) -> None:
         self._pages = pages
-        self._count = len(held)
-        self._array = ffi.new("sarp_held_page[]", max(1, len(held)))
-        self._buffers = []
-        for i, key in enumerate(sorted(held)):
-            page = held[key]
-            self._array[i].key = key
-            if page is not None:
-                data = ffi.from_buffer("uint8_t[]", page)
-                self._buffers.append(data)
-                self._array[i].data = data
+        self._held = held
+        self._buffers: list[Any] = []
 
     def __enter__(self) -> None:
-        self._pages.c.held = self._array
-        self._pages.c.held_count = self._count
+        self._before = self._pages.c.reads
+        table = ReadTable(pages=max(1, len(self._held)))
+        self._ticket = lib.sarp_reads_ticket(table.c)
+        for key, page in self._held.items():
+            data = ffi.NULL if page is None else ffi.from_buffer("uint8_t[]", page)
+            self._buffers.append(data)
+            lib.sarp_reads_put(table.c, self._ticket, key, data, 0)
+        self._buffers.append(table)
+        self._pages.c.reads = table.c
 
     def __exit__(self, *_: object) -> None:
-        self._pages.c.held = ffi.NULL
-        self._pages.c.held_count = 0
-
-
-def whole(page: memoryview) -> memoryview | None:
-    """The page if all of it could be read; a file that ends within it has no such page."""
-    return page if len(page) == fmt.PAGE else None
+        self._pages.c.reads = self._before
+        self._buffers.clear()
 
 
 def file_page(key: int) -> tuple[int, int]:

@@ -35,7 +35,7 @@ class FileScan:
     """What a part of a log file holds, in order of place."""
 
     changes: npt.NDArray[Any]
-    """`sarp_change`, one for each valid record but commit records."""
+    """`sarp_change`, those of all valid records but commit records."""
     commits: npt.NDArray[Any]
     """`sarp_found_commit`; incomplete ones too."""
     damaged: npt.NDArray[np.uint64]
@@ -76,10 +76,11 @@ class PageScanner:
         self._read_bytes += pages * fmt.PAGE
         while pages:
             room = pages * fmt.PAGE_UNITS
-            changes, commits = np.empty(room, CHANGE_DTYPE), np.empty(pages, FOUND_COMMIT_DTYPE)
+            change_room = room + lib.SARP_PAGE_CHANGES_MAX
+            changes, commits = np.empty(change_room, CHANGE_DTYPE), np.empty(pages, FOUND_COMMIT_DTYPE)
             damaged = np.empty(room, "<u8")
             found = ffi.new("sarp_found *")
-            found.changes, found.change_limit = pointer("sarp_change *", changes), room
+            found.changes, found.change_limit = pointer("sarp_change *", changes), change_room
             found.commits, found.commit_limit = pointer("sarp_found_commit *", commits), pages
             found.damaged, found.damaged_limit = pointer("uint64_t *", damaged), room
             done = lib.sarp_scan_pages(self._scan, self._base.c, pointer("uint8_t *", data), pages, found)
@@ -140,7 +141,7 @@ async def _read_slice(scheduler: Scheduler, file: File, start: int, length: int)
     with contextlib.suppress(StorageError):
         return await scheduler.read(file, start, length, 0)
     pages = range(start // fmt.PAGE, (start + length) // fmt.PAGE)
-    read = await scheduler.try_read_pages([(file, page) for page in pages])
+    read = await scheduler.try_read_many([(file, page * fmt.PAGE, fmt.PAGE) for page in pages], 0)
     for page in read:
         if isinstance(page, BaseException) and getattr(page, "errno", None) != errno.EIO:
             raise page  # not a bad page: the system may be able to read it the next time
@@ -180,7 +181,7 @@ async def _scan_summary(
     complete = [c for c in scan.commits if c["flags"] & lib.SARP_COMMIT_COMPLETE and c["begin"] == first]
     if len(complete) != 1 or (fmt.position(file_number, end) > synced and complete[0]["synced"] < first):
         return None
-    changes = _summary_changes(data[: summaries * fmt.PAGE], file_number, entries)
+    changes = _summary_changes(data[: summaries * fmt.PAGE], base, file_number, entries)
     return (
         None
         if changes is None
@@ -208,7 +209,7 @@ def _seal_in(scan: FileScan, page: memoryview) -> tuple[int, int, int, int] | No
     return summaries, entries, first, int(seals[0]["commit"])
 
 
-def _summary_changes(data: memoryview, file_number: int, entries: int) -> npt.NDArray[Any] | None:
+def _summary_changes(data: memoryview, base: Base, file_number: int, entries: int) -> npt.NDArray[Any] | None:
     parts = []
     for at in range(0, len(data), fmt.PAGE):
         kind, n = fmt.RECORD.unpack_from(data, at)[3:6:2]
@@ -221,6 +222,6 @@ def _summary_changes(data: memoryview, file_number: int, entries: int) -> npt.ND
         return None
     if entries:
         source, out = pointer("uint8_t *", table), pointer("sarp_change *", changes)
-        if lib.sarp_summary_changes(file_number, source, entries, out) != lib.SARP_OK:
+        if lib.sarp_summary_changes(base.c, file_number, source, entries, out) != lib.SARP_OK:
             return None
     return changes

@@ -11,6 +11,8 @@ import pytest
 import sarpstore
 from sarpstore._files import MemoryFolder
 
+ROUTINGS_TOO = True
+
 DURABILITIES = ("interval", "always", "never")
 
 

@@ -10,6 +10,8 @@ from store_helpers import WaitingFolder, addresses, locations, memory_store, sma
 import sarpstore
 from sarpstore._files import FaultyFolder, MemoryFolder
 
+ROUTINGS_TOO = True
+
 
 async def test_what_gathers_while_a_commit_is_written_can_be_matched():
     folder = WaitingFolder()

@@ -9,6 +9,8 @@ from store_helpers import abandoned, addresses, locations, memory_store, names_o
 import sarpstore
 from sarpstore._files import Fault, FaultyFolder, MemoryFolder
 
+ROUTINGS_TOO = True
+
 LOG_FAULTS = {
     "write": ("write", "0000"),
     "sync": ("sync", "0000"),

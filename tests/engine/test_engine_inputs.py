@@ -196,7 +196,6 @@ BAD_OPTIONS = {
     "block_tokens True": {"block_tokens": True},
     "hash": {"hash": "md5"},
     "routing": {"routing": "magic"},
-    "sarp": {"routing": "sarp"},
     "durability": {"durability": "sometimes"},
     "sync_interval_ms": {"sync_interval_ms": 0},
     "sync_interval_ms float": {"sync_interval_ms": 1.5},
@@ -206,9 +205,7 @@ BAD_OPTIONS = {
     "directory_bytes_max": {"directory_bytes_max": 0},
     "bytes_max": {"bytes_max": 1 << 30},
     "recovery_ms_target": {"recovery_ms_target": 0},
-    "io": {"io": "uring"},
     "io unknown": {"io": "magic"},
-    "direct_io": {"direct_io": True},
     "direct_io text": {"direct_io": "yes"},
     "queue_depth": {"queue_depth": 0},
     "create": {"create": 1},
@@ -233,6 +230,12 @@ async def test_bad_options(name):
     with pytest.raises(sarpstore.OptionError, match=next(iter(BAD_OPTIONS[name]))):
         await sarpstore.open(folder, **BAD_OPTIONS[name])
     assert folder.reopen().names() == []
+
+
+async def test_direct_io_where_there_is_none():
+    folder = MemoryFolder()
+    with pytest.raises(sarpstore.OptionError, match="direct_io=True: the file system of"):
+        await sarpstore.open(folder, direct_io=True)
 
 
 async def test_writes_to_a_read_only_store():

@@ -15,6 +15,8 @@ import sarpstore
 from sarpstore import _format as fmt
 from sarpstore._files import MemoryFolder
 
+ROUTINGS_TOO = True
+
 DOMAINS = (("a", 0), ("a", 1), ("b", 0))
 """(namespace, holder): the same tokens under another of them are other blocks."""
 

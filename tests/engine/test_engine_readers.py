@@ -9,6 +9,8 @@ import sarpstore
 from sarpstore import _format as fmt
 from sarpstore._files import MemoryFolder
 
+ROUTINGS_TOO = True
+
 
 async def test_a_snapshot_stands_still_until_it_is_refreshed():
     folder = MemoryFolder()

@@ -12,6 +12,8 @@ import sarpstore
 from sarpstore import _format as fmt
 from sarpstore._files import Fault, FaultyFolder, MemoryFolder
 
+ROUTINGS_TOO = True
+
 SEQUENCES = 130
 
 

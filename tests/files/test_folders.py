@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import subprocess
 import sys
@@ -225,3 +226,28 @@ def test_a_failing_lock_is_a_storage_error_and_leaks_nothing(folder, monkeypatch
     with pytest.raises(StorageError, match="lock of"):
         folder.lock()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_direct_files_read_whole_pages_and_end_where_the_file_ends(tmp_path):
+    folder = RealFolder(tmp_path)
+    assert not folder.takes_direct(), "nothing there to try it on"
+    file = folder.create("a")
+    file.write(0, b"x" * 8192 + b"tail")
+    if not folder.takes_direct():
+        pytest.skip("this file system has no direct reads")
+    direct = folder.open_direct("a")
+    assert (file.direct, direct.direct) == (False, True)
+    assert direct.path == file.path
+    buffer = memoryview(mmap.mmap(-1, 16384))
+    assert direct.read_into(0, buffer[:4096], buffer[4096:8192]) == 8192
+    assert direct.read_into(8192, buffer) == 4
+    assert bytes(buffer[:4]) == b"tail"
+    assert direct.read_into(12288, buffer) == 0
+    with pytest.raises(StorageError):
+        direct.read_into(1, buffer)
+    file.write(8192, b"more")
+    assert direct.read_into(8192, buffer) == 4
+    assert bytes(buffer[:4]) == b"more"
+    with pytest.raises(StorageError):
+        folder.open_direct("b")
+    folder.close()

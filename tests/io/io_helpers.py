@@ -6,7 +6,9 @@ import asyncio
 import functools
 import threading
 
+from sarpstore._errors import StorageError
 from sarpstore._files import MemoryFolder
+from sarpstore._kernel import ffi, lib
 
 
 @functools.cache
@@ -31,8 +33,23 @@ async def turns(count=5):
         await asyncio.sleep(0)
 
 
+def key(page, slot=0):
+    return slot << 18 | page
+
+
+async def read_pages(scheduler, wanted, priority=0):
+    """The bytes of log pages: numbers in slot 0's file, or keys; the first error is raised."""
+    ticket = await scheduler.bring(wanted, priority)
+    try:
+        for at, error in ticket.errors():
+            raise StorageError("read", f"page {at}", error)
+        return [bytes(ticket.page(page)) for page in wanted]
+    finally:
+        ticket.release()
+
+
 class ManualBackend:
-    """Keeps what is submitted until the test says `finish`."""
+    """Keeps what it is to do until the test says `finish`."""
 
     name = "manual"
 
@@ -41,16 +58,27 @@ class ManualBackend:
         self.pending = []
         self.calls = []
         self.stopped = 0
+        self.files = []
 
-    def start(self, loop, completed):
-        self._completed = completed
+    def start(self, loop, table, ended):
+        self.table = table
+        self._ended = ended
 
-    def allocate(self, length):
-        return memoryview(bytearray(length))
+    def turn(self):
+        c = self.table.c
+        if lib.sarp_reads_hand(c):
+            runs = ffi.unpack(c.handed, c.handed_count)
+            c.handed_count = 0
+            batch = [(run, *self.table.run_buffers(run)) for run in runs]
+            self.batches.append([(file.name, offset, sum(map(len, buffers))) for _, file, offset, buffers in batch])
+            self.pending += batch
 
-    def submit(self, reads):
-        self.batches.append([(job.file.name, job.offset, sum(map(len, job.buffers))) for job in reads])
-        self.pending += reads
+    def opened(self, file):
+        self.files.append(file)
+
+    def closed(self, file):
+        if file in self.files:
+            self.files.remove(file)
 
     def call(self, job):
         self.calls.append(job)
@@ -62,15 +90,17 @@ class ManualBackend:
     def submitted(self):
         return [read for batch in self.batches for read in batch]
 
-    def finish(self, count=None, error=None):
-        """Complete the first `count` pending reads (by default all of them), or fail them with `error`."""
+    def finish(self, count=None, error=0, bytes_max=None):
+        """Complete the first `count` pending reads (by default all of them), in part, or with an errno."""
         done, self.pending = self.pending[:count], self.pending[count:] if count is not None else []
-        for job in done:
-            if error is not None:
-                job.error = error
-            else:
-                job.result = job.file.read_into(job.offset, *job.buffers)
-        self._completed(done)
+        for run, file, offset, buffers in done:
+            if error:
+                self.table.complete(run, -error)
+                continue
+            got = file.read_into(offset, *buffers)
+            self.table.complete(run, got if bytes_max is None else min(got, bytes_max))
+        self.turn()
+        self._ended(())
 
     def finish_calls(self):
         done, self.calls = self.calls, []
@@ -79,7 +109,7 @@ class ManualBackend:
                 job.result = job.function(*job.args)
             except BaseException as error:
                 job.error = error
-        self._completed(done)
+        self._ended(done)
 
 
 class GatedFile:
@@ -87,10 +117,17 @@ class GatedFile:
 
     def __init__(self, file):
         self._file = file
-        self.name = file.name
+        self.name = self.path = file.name
+        self.direct = False
         self.gate = threading.Event()
         self.entered = threading.Semaphore(0)
         self.threads = set()
+
+    def hold(self):
+        return None
+
+    def release(self):
+        pass
 
     def read_into(self, offset, *buffers):
         self.threads.add(threading.current_thread().name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import subprocess
 import sys
 import threading
@@ -10,11 +11,10 @@ from typing import ClassVar
 
 import pytest
 from backend_suite import BackendSuite
-from io_helpers import GatedFile, memory_file
+from io_helpers import GatedFile, memory_file, read_pages, turns
 
 from sarpstore._errors import OptionError
-from sarpstore._io import ReadJob, Scheduler, ThreadBackend
-from sarpstore._io.backend import CallJob
+from sarpstore._io import Scheduler, ThreadBackend
 from sarpstore._io.threads import Completions
 
 
@@ -29,34 +29,28 @@ class TestOneReadThread(BackendSuite):
 
 
 async def test_threads_start_with_their_work_and_end_with_the_backend():
-    backend = ThreadBackend(read_threads=2)
     before = set(threading.enumerate())
-    ended = []
-    all_ended = asyncio.Event()
-
-    def completed(jobs: list) -> None:
-        ended.extend(jobs)
-        if len(ended) == 8:
-            all_ended.set()
-
-    backend.start(asyncio.get_running_loop(), completed)
+    scheduler = Scheduler(ThreadBackend(read_threads=2), coalesce_pages=1)
 
     def names() -> list[str]:
         return sorted(thread.name for thread in set(threading.enumerate()) - before)
 
     assert names() == []
-    backend.call(CallJob(len, ([],)))
+    await scheduler.run(len, [])
     assert names() == ["sarpstore-write"]
-    backend.call(CallJob(len, ([],), background=True))
+    await scheduler.run_background(len, [])
     file = GatedFile(memory_file())
-    backend.submit([ReadJob(file, 0, [backend.allocate(4096)])])
+    scheduler.attach(0, file)
+    tasks = [asyncio.create_task(scheduler.bring([0]))]
+    await turns()
     assert names() == ["sarpstore-background", "sarpstore-read-0", "sarpstore-write"]
-    backend.submit([ReadJob(file, 0, [backend.allocate(4096)]) for _ in range(5)])
+    tasks += [asyncio.create_task(scheduler.bring([page])) for page in range(1, 6)]
+    await turns()
     assert names() == ["sarpstore-background", "sarpstore-read-0", "sarpstore-read-1", "sarpstore-write"]
     started = set(threading.enumerate()) - before
     file.gate.set()
-    await all_ended.wait()
-    backend.stop()
+    await asyncio.gather(*tasks)
+    await scheduler.close()
     assert not any(thread.is_alive() for thread in started)
 
 
@@ -83,25 +77,25 @@ def test_a_group_of_completions_wakes_the_loop_once():
         assert groups.pop() == group
 
 
-async def test_all_that_ends_while_the_loop_is_busy_is_one_wake_up():
-    file = GatedFile(memory_file())
-    groups = []
-    backend = ThreadBackend(read_threads=4)
-    backend.start(asyncio.get_running_loop(), lambda jobs: groups.append(len(jobs)))
-    backend.submit([ReadJob(file, 0, [backend.allocate(4096)]) for _ in range(50)])
-    file.gate.set()
-    for _ in range(50):
-        assert file.entered.acquire(timeout=10)
-    backend.stop()  # joins the threads: all have ended, and the loop has not run meanwhile
-    assert groups == []
-    await asyncio.sleep(0.01)
-    assert groups == [50]
+async def test_a_read_that_fails_in_an_unforeseen_way_is_an_error(caplog):
+    class BrokenFile(GatedFile):
+        def read_into(self, offset, *buffers):
+            raise ZeroDivisionError
+
+    scheduler = Scheduler(ThreadBackend())
+    scheduler.attach(0, BrokenFile(memory_file()))
+    ticket = await scheduler.bring([3])
+    assert ticket.errors() == [(3, errno.ENOTRECOVERABLE)]
+    assert "ZeroDivisionError" in caplog.text
+    ticket.release()
+    await scheduler.close()
 
 
 async def test_reads_run_side_by_side_up_to_the_number_of_threads():
     file = GatedFile(memory_file())
     scheduler = Scheduler(ThreadBackend(read_threads=3), coalesce_pages=1)
-    task = asyncio.create_task(scheduler.read_pages([(file, page) for page in range(6)]))
+    scheduler.attach(0, file)
+    task = asyncio.create_task(read_pages(scheduler, range(6)))
     await asyncio.sleep(0.01)
     for _ in range(3):
         assert file.entered.acquire(timeout=10)
@@ -117,13 +111,17 @@ import asyncio, threading
 from sarpstore._io import Scheduler, ThreadBackend
 
 class StuckFile:
-    name = "stuck"
+    name = path = "stuck"
+    direct = False
+    def hold(self):
+        return None
     def read_into(self, offset, *buffers):
         threading.Event().wait()
 
 async def main():
     scheduler = Scheduler(ThreadBackend())
-    read = asyncio.ensure_future(scheduler.read_pages([(StuckFile(), 0)]))
+    scheduler.attach(0, StuckFile())
+    read = asyncio.ensure_future(scheduler.bring([0]))
     call = asyncio.ensure_future(scheduler.run(threading.Event().wait))
     await asyncio.sleep(0.05)
     print("leaving", flush=True)

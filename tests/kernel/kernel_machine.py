@@ -198,9 +198,8 @@ class Machine:
         self.pending.append(frozen)
         changes, again = buffer.changes, np.zeros(len(buffer.changes), CHANGE_DTYPE)
         summary = summary_of(changes)
-        status = lib.sarp_summary_changes(
-            buffer.file_number, pointer("uint8_t *", summary), len(summary), pointer("sarp_change *", again)
-        )
+        base, source, out = self.directory.base.c, pointer("uint8_t *", summary), pointer("sarp_change *", again)
+        status = lib.sarp_summary_changes(base, buffer.file_number, source, len(summary), out)
         assert status == lib.SARP_OK
         assert changes_list(again) == changes_list(changes)
 

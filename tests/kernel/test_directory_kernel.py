@@ -73,7 +73,7 @@ def check_shape(directory: DivergenceDirectory) -> None:
     assert int(parts["depth"].max()) == directory.c.depth
     loaded = parts[parts["flags"] & LOADED != 0]
     used = [page for p in loaded for page in p["pages"][: pages_for(int(p["entries"]))].tolist()]
-    assert len(set(used)) == len(used) == directory.c.page_next - directory.c.pages_free
+    assert len(set(used)) == len(used) == directory.c.arena.page_next - directory.c.arena.pages_free
     assert int(parts["entries"].sum()) == directory.c.entries
     assert int(parts["blocks"].sum()) == directory.blocks
     table = 4 << directory.c.depth
@@ -182,7 +182,7 @@ def test_every_fill_of_a_partition_up_and_down(features: int) -> None:
         for each in batch:
             twin.apply(each)
         assert rows(directory) == twin_rows(twin)
-        assert directory.c.page_next == pages_for(at + len(batch))
+        assert directory.c.arena.page_next == pages_for(at + len(batch))
     assert directory.c.partition_count == 1
     check(directory, twin)
     check_find(directory, twin, rng.sample(keys, 300))
@@ -208,7 +208,7 @@ def test_removal_shifts_across_pages(order: str) -> None:
     for each in second:
         twin.apply_entry(each)
     check(directory, twin)
-    assert directory.c.page_next - directory.c.pages_free == pages_for(2 * len(keys))
+    assert directory.c.arena.page_next - directory.c.arena.pages_free == pages_for(2 * len(keys))
     for i, each in enumerate(second):
         again = SegmentChange(each.position, each.key, each.key, 3, 1, 0, olds[each.key])
         directory.apply(changes_array([again]), steps[:1])
@@ -499,7 +499,7 @@ def test_bad_images_are_refused(entries: list[tuple[int, int, int]], blocks: int
         directory.load(1, array_of(entries))
     # Nothing came in: the right image still may, or the log.
     assert not directory.partitions[1]["flags"] & LOADED
-    assert (directory.c.page_next, directory.c.placeholders, directory.c.entries) == (0, 0, 3)
+    assert (directory.c.arena.page_next, directory.c.placeholders, directory.c.entries) == (0, 0, 3)
     directory.load_empty(1)
     assert (directory.entries, directory.blocks) == (0, 0)
     assert directory.partitions[1]["flags"] == LOADED | DIRTY
@@ -545,7 +545,7 @@ def test_slack_stays_below_a_third_from_ten_thousand_entries_on() -> None:
         assert directory.c.entries == made
         parts = directory.partitions
         pages = sum(map(pages_for, parts["entries"].tolist()))
-        assert directory.c.page_next - directory.c.pages_free == pages
+        assert directory.c.arena.page_next - directory.c.arena.pages_free == pages
         if made >= 10_000:
             worst = max(worst, directory.bytes / (16 * made))
     assert worst <= 1.3
@@ -563,7 +563,7 @@ def test_at_the_bound_nothing_is_lost(pages: int) -> None:
     with pytest.raises(LimitError, match="directory_bytes_max"):
         directory.apply(changes_array(log))
     done = directory._done[0]
-    assert directory.c.page_next <= pages
+    assert directory.c.arena.page_next <= pages
     for each in log[:done]:
         twin.apply(each)
     if rows(directory) != twin_rows(twin):

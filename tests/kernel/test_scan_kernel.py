@@ -20,6 +20,7 @@ from strategies import Insert
 from sarpstore import VersionError
 from sarpstore import _format as fmt
 from sarpstore._kernel import CHANGE_DTYPE, FEATURES, FOUND_COMMIT_DTYPE, crc32c, ffi, lib, pointer
+from sarpstore._log.base import Base
 from sarpstore._log.commits import CommitBuffer, seal_record, summary_of, summary_record
 
 FILE = 1
@@ -454,7 +455,8 @@ def hostile_base() -> Log:
 def summary_changes(entries: bytes, count: int) -> tuple[int, Any]:
     out = np.zeros(max(1, count), CHANGE_DTYPE)
     source = ffi.new("uint8_t[]", entries or b"\0")
-    status = lib.sarp_summary_changes(FILE, source, count, pointer("sarp_change *", out))
+    base = Base(bytes(16), fmt.ROUTINGS.index("divergence"))
+    status = lib.sarp_summary_changes(base.c, FILE, source, count, pointer("sarp_change *", out))
     return status, out[:count]
 
 

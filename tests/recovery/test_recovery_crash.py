@@ -23,6 +23,8 @@ from sarpstore import _format as fmt
 from sarpstore._files import MemoryFolder, read_whole
 from sarpstore._log.header import LogHeader
 
+ROUTINGS_TOO = True
+
 
 async def held(folder, count=40, **options):
     """For each sequence how many of its blocks a reader finds; its locations are its own."""

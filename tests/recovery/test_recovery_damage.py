@@ -22,6 +22,8 @@ import sarpstore
 from sarpstore import _format as fmt
 from sarpstore._files import MemoryFolder, read_whole
 
+ROUTINGS_TOO = True
+
 COUNT = 30
 
 

@@ -1,7 +1,7 @@
 """Writes small stores from `format-spec/` alone, in the plainest Python: no engine code, and none of the reader's.
 
 `StoreWriter` is the byte level: files, records, commits, seals, checkpoints. `insert` is the divergence rule of log.md
-(d, dp, parent key, superseding) over a dict of owners.
+(d, dp, parent key, superseding) over a dict of owners. `spec_writer_sarp` builds stores with posting lists on it.
 """
 
 from __future__ import annotations
@@ -100,6 +100,8 @@ class Owner:
     supersedes: int
     parent_key: int
     bits: int = 0
+    namespace: int = 0
+    holder: int = 0
 
 
 @dataclass
@@ -113,6 +115,8 @@ class Placed:
 
 class StoreWriter:
     """Builds one store. `position` arguments and results are positions of log.md; `synced` is what commits will say."""
+
+    routing = 0
 
     def __init__(self, path: Path, location_bytes: int = 14) -> None:
         self.path = path
@@ -149,8 +153,8 @@ class StoreWriter:
         self.file += 1
         self.slots[self.file] = self.file + 6
         self.commits, self.synced = number, max(self.synced, end)
-        rest = struct.pack("<HHQQQ16sQHHBBHQQQ", 1, 0, 0, 0, 0, self.uuid, self.file, self.file + 6, 16, 0, 0,
-                           self.location_bytes, number, end, self.sequence)  # fmt: skip
+        rest = struct.pack("<HHQQQ16sQHHBBHQQQ", 1, 0, 0, 0, 0, self.uuid, self.file, self.file + 6, 16, 0,
+                           self.routing, self.location_bytes, number, end, self.sequence)  # fmt: skip
         rest += self.secret + struct.pack("<QII", 1_700_000_000_000, 0, len(self.locations)) + self.locations.encode()
         page = sealed(b"\x89SAL\r\n\x1a\n", rest.ljust(PAGE - 12, b"\0"))
         self.data = bytearray(page * 2)
@@ -212,7 +216,7 @@ class StoreWriter:
 
     def seal(self, closed: bool = False) -> int:
         """The sealing commit of the current file."""
-        entries = [self._summary_entry(one) for one in self.placed if one.kind != COMMIT]
+        entries = [entry for one in self.placed if one.kind != COMMIT for entry in self.summary_entries(one)]
         groups = [entries[at : at + 126] for at in range(0, len(entries), 126)]
         first = self.file << 24 | len(self.data) // UNIT
         for group in groups:
@@ -223,13 +227,14 @@ class StoreWriter:
         self.add(SEAL, struct.pack("<IIQ", len(groups), len(entries), first))
         return self.commit(flags=2 if closed else 0)
 
-    def _summary_entry(self, one: Placed) -> bytes:
+    def summary_entries(self, one: Placed) -> list[bytes]:
+        """What the summary says of a record."""
         units = one.position & 0xFFFFFF
         if one.owner is None:
-            return struct.pack("<QQQII", 0, one.kind << 56, 0, units, 0)
+            return [struct.pack("<QQQII", 0, one.kind << 56, 0, units, 0)]
         word0 = one.owner.key | len(one.owner.ids) << 48 | one.owner.d << 56
         word1 = one.owner.root_key | one.owner.dp << 48 | one.kind << 56
-        return struct.pack("<QQQII", word0, word1, one.owner.supersedes, units, 0)
+        return [struct.pack("<QQQII", word0, word1, one.owner.supersedes, units, 0)]
 
     def name(self, name: str, adapter: str = "") -> int:
         """A namespace record; returns the namespace. The empty one has a record like others."""
@@ -266,8 +271,9 @@ class StoreWriter:
         position = self.next_position(128 + len(body))
         keys = [directory_key(self.secret, piece[at], namespace, holder) for at in (d, 0)]
         parent_key = parent.key if parent else 0
-        owner = Owner(position, keys[0], keys[1], piece, d, dp, supersedes, parent_key)
+        owner = Owner(position, keys[0], keys[1], piece, d, dp, supersedes, parent_key, 0, namespace, holder)
         fields = struct.pack("<IIQ16sQQQ", holder, window, namespace, before, position, parent_key, supersedes)
+        fields += self.header_tail(owner)
         assert self.add(SEGMENT, fields, body, len(piece), d, dp, units=2, owner=owner) == position
         if supersedes:
             owner.bits = self.live.pop(supersedes).bits
@@ -277,7 +283,15 @@ class StoreWriter:
             root.bits |= 1 << d // 4
         for one in piece[d:]:
             self.owners[holder, namespace, one] = owner
+        self.entered(owner)
         return position
+
+    def header_tail(self, owner: Owner) -> bytes:
+        """What a segment header says behind `supersedes`."""
+        return b""
+
+    def entered(self, owner: Owner) -> None:
+        """What follows when a segment record has been written."""
 
     # -- checkpoints
 
@@ -287,35 +301,46 @@ class StoreWriter:
         word1 = reference << 24 | (len(owner.ids) - 1) << 18 | owner.d << 12 | owner.dp << 6 | 5 << 1
         return struct.pack("<QQ", owner.key << 16 | mask, word1)
 
-    def checkpoint(self, number: int, start: tuple[int, int, int] | None = None, depth: int = 1,
-                   change: dict[str, int] | None = None) -> None:  # fmt: skip
-        """Images and a head of what is live now. `start` is (position, commit, next sequence), by default the end of
-        the log, which is taken to be synced; `change` overrides fields of the head."""
-        images, partitions, blocks, count = b"", b"", 0, 0
+    def images(self, number: int, depth: int) -> tuple[bytes, list[bytes], int, int]:
+        """The images of what is live, the head's partition rows, and the sums of entries and blocks."""
+        images, rows, blocks, count = b"", [], 0, 0
         for part in range(1 << depth):
             prefix = part << 48 - depth
             owners = sorted((o for o in self.live.values() if o.key >> 48 - depth == part), key=lambda o: o.key)
             held = sum(len(o.ids) - o.d for o in owners)
             if not owners:
-                partitions += struct.pack("<QQIIIIB7x", prefix, 0, 0, 0, 0, 0, depth)
+                rows.append(struct.pack("<QQIIIIB7x", prefix, 0, 0, 0, 0, 0, depth))
                 continue
-            rest = struct.pack("<HBB16sQQIIQ", len(owners), depth, 0, self.uuid, prefix, number, held, 0, 0)
-            image = sealed(b"\x89SAI\r\n\x1a\n", rest + b"".join(self.entry(o) for o in owners))
-            crc = int.from_bytes(image[8:12], "little")
-            partitions += struct.pack("<QQIIIIB7x", prefix, number, len(images) // PAGE, len(owners), crc, held, depth)
-            images += image.ljust(-(-len(image) // PAGE) * PAGE, b"\0")
-            blocks, count = blocks + held, count + len(owners)
+            image, crc = self.image(number, prefix, depth, held, [self.entry(o) for o in owners])
+            page = len(images) // PAGE
+            rows.append(struct.pack("<QQIIIIB7x", prefix, number, page, len(owners), crc, held, depth))
+            images, blocks, count = images + image, blocks + held, count + len(owners)
+        return images, rows, count, blocks
+
+    def image(self, number: int, prefix: int, depth: int, held: int, entries: list[bytes],
+              low_filter: int = 0) -> tuple[bytes, int]:  # fmt: skip
+        """One image, up to the next page, and its checksum."""
+        rest = struct.pack("<HBB16sQQIIQ", len(entries), depth, 0, self.uuid, prefix, number, held, 0, low_filter)
+        image = sealed(b"\x89SAI\r\n\x1a\n", rest + b"".join(entries))
+        return image.ljust(-(-len(image) // PAGE) * PAGE, b"\0"), int.from_bytes(image[8:12], "little")
+
+    def checkpoint(self, number: int, start: tuple[int, int, int] | None = None, depth: int = 1,
+                   change: dict[str, int] | None = None) -> None:  # fmt: skip
+        """Images and a head of what is live now. `start` is (position, commit, next sequence), by default the end of
+        the log, which is taken to be synced; `change` overrides fields of the head."""
+        images, rows, count, blocks = self.images(number, depth)
+        partitions = b"".join(rows)
         self.synced = self.end
         position, commit, sequence = start or (self.end, self.commits, self.sequence)
         slots = b"".join(struct.pack("<QHHI", file, slot, 0, 0) for file, slot in self.slots.items())
         names = b"".join(one.ljust(-(-len(one) // 8) * 8, b"\0") for one in self.names.values())
         head = {"start": position, "synced": self.end, "commit": commit, "sequence": sequence, "entries": count,
-                "blocks": blocks, "partitions": 1 << depth, "slots": len(self.slots), "namespaces": len(self.names),
+                "blocks": blocks, "partitions": len(rows), "slots": len(self.slots), "namespaces": len(self.names),
                 **(change or {})}  # fmt: skip
         length = 192 + len(slots) + len(partitions) + len(names)
         rest = struct.pack("<HHQQQ16sQQQQQQQQIIIIIB3x48x", 1, 0, 0, 0, 0, self.uuid, number, length, head["start"],
                            head["synced"], head["commit"], head["sequence"], head["entries"], head["blocks"],
-                           head["partitions"], head["slots"], head["namespaces"], 0, 0, 0)  # fmt: skip
+                           head["partitions"], head["slots"], head["namespaces"], 0, 0, self.routing)  # fmt: skip
         if images:
             publish(self.path / f"{number:016x}.images", images)
         head_bytes = sealed(b"\x89SAC\r\n\x1a\n", rest + slots + partitions + names)

@@ -190,3 +190,15 @@ def test_samples_are_read_as_they_were_written(tmp_path):
     assert len(queries) == 16
     starts = {ids[:256].tobytes() for ids in sequences}
     assert all(query[: -shapes.UNKNOWN_BLOCKS].tobytes() in starts for query in queries)
+
+
+def test_reads_compares_with_the_device(capsys, tmp_path):
+    status, out, found = bench(
+        capsys, tmp_path, "reads", "--megabytes", "8", "--repeats", "1", "--seconds", "0.1", "--no-targets"
+    )
+    assert (status, found["failures"]) == (0, []), out
+    measured = values(found)
+    for name in ("scheduler, depth 32", "scheduler, depth 128", "match, one window"):
+        assert measured[name] > 0
+        assert measured[f"{name}, CPU"] > 0
+        assert (f"{name}, of the device" in measured) == ("device, depth 32" in measured)

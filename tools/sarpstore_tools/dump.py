@@ -40,11 +40,12 @@ from .specreader.folder import (
 )
 from .specreader.log import TYPE_NAMES, Slice, walk
 from .specreader.structures import (
-    IMAGE_ENTRIES_MAX,
+    IMAGE_BYTES_MAX,
     LOG_START,
     MAGIC_IMAGE,
     PAGE,
     UNIT,
+    Image,
     LogHeader,
     parse_head,
     parse_image,
@@ -79,7 +80,7 @@ class Wanted:
 @click.option("--entries", is_flag=True, help="Directory entries of the partition images, too.")
 @click.option("--type", "types", multiple=True, type=click.Choice(TYPE_NAMES[1:]), help="Records of this type only.")
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help="At most N records and entries.")
-@click.option("--ids", is_flag=True, help="Block ids and locations of each record.")
+@click.option("--ids", is_flag=True, help="Block ids, locations and changes of each record.")
 def dump(
     store: Path,
     as_json: bool,
@@ -225,14 +226,28 @@ def _head_items(folder: Folder, number: int) -> Iterator[Item]:
     for row in head.slots:
         yield {"kind": "slot", "file": name, "slot": int(row["slot"]), "log_file": int(row["file"])}
     for row in head.partitions:
-        yield {"kind": "partition", "file": name, **partition_item(row)}
+        yield {"kind": "partition", "file": name, **partition_item(row, head.routing)}
     for named in head.namespaces:
         yield {"kind": "namespace", "file": name, **namespace_item(named)}
+
+
+def _routing_of(folder: Folder) -> int:
+    """The store's routing, which an images file does not say: from a log header, or else from a head."""
+    files = open_logs(folder, Faults())
+    close_logs(files)
+    for file in files:
+        if file.header:
+            return file.header.options.routing
+    for number in folder.heads:
+        with suppress(DamagedError):
+            return parse_head(read_whole(folder.path / head_name(number))).routing
+    return 0
 
 
 def _images_items(folder: Folder, number: int, wanted: Wanted) -> Iterator[Item]:
     """The images of a file, found at page boundaries; what no head names may be among them."""
     name = images_name(number)
+    routing = _routing_of(folder)
     try:
         descriptor = open_regular(folder.path / name)
     except DamagedError as error:
@@ -240,16 +255,13 @@ def _images_items(folder: Folder, number: int, wanted: Wanted) -> Iterator[Item]
         return
     try:
         offset = 0
-        while data := read_at(descriptor, UNIT + 16 * IMAGE_ENTRIES_MAX, offset):
+        while data := read_at(descriptor, IMAGE_BYTES_MAX, offset):
             size = PAGE
             if data.startswith(MAGIC_IMAGE):
                 try:
-                    image = parse_image(data)
-                    yield {"kind": "image", "file": name, "offset": offset, **image_item(image)}
-                    if wanted.entries:
-                        for at, row in enumerate(image.entries):
-                            yield {"kind": "entry", "file": name, "offset": offset + UNIT + 16 * at, **entry_item(row)}
-                    size = -(-(UNIT + 16 * len(image.entries)) // PAGE) * PAGE
+                    image = parse_image(data, routing)
+                    size = -(-(UNIT + image.entries.nbytes) // PAGE) * PAGE
+                    yield from _image_items(name, offset, image, routing, wanted)
                 except DamagedError as error:
                     yield _error(name, offset, error.meaning)
             elif any(data[:PAGE]):
@@ -259,6 +271,13 @@ def _images_items(folder: Folder, number: int, wanted: Wanted) -> Iterator[Item]
         yield _error(name, 0, error.meaning)
     finally:
         os.close(descriptor)
+
+
+def _image_items(name: str, offset: int, image: Image, routing: int, wanted: Wanted) -> Iterator[Item]:
+    yield {"kind": "image", "file": name, "offset": offset, **image_item(image, routing)}
+    for at, row in enumerate(image.entries if wanted.entries else ()):
+        where = offset + UNIT + image.entries.itemsize * at
+        yield {"kind": "entry", "file": name, "offset": where, **entry_item(row, routing)}
 
 
 def _stats_items(folder: Folder) -> Iterator[Item]:

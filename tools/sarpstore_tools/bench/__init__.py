@@ -1,11 +1,14 @@
-"""`sarpstore bench`: speed on one core, memory of the directory, recovery after a kill."""
+"""`sarpstore bench`: speed on one core, memory of the directory, recovery after a kill, and all of it beside peers."""
 
 from __future__ import annotations
 
 import click
 
+from sarpstore_tools.bench.compare import compare_command
 from sarpstore_tools.bench.core import core_command
 from sarpstore_tools.bench.directory import directory_command
+from sarpstore_tools.bench.loop import loop_command
+from sarpstore_tools.bench.reads import reads_command
 from sarpstore_tools.bench.recovery import recovery_command
 
 
@@ -20,3 +23,6 @@ def bench() -> None:
 bench.add_command(core_command)
 bench.add_command(directory_command)
 bench.add_command(recovery_command)
+bench.add_command(compare_command)
+bench.add_command(loop_command)
+bench.add_command(reads_command)

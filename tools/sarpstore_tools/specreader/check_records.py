@@ -7,47 +7,43 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from .check_lists import check_lists
+from .check_summary import check_summary
 from .faults import DamagedError, Faults
-from .folder import log_name, read_at
+from .folder import read_at
 from .log import COMMIT, NAMESPACE, SEAL, SEGMENT, SUMMARY, Rows, holders, namespaces, offset_of, windows
+from .reporting import find, report
 from .structures import PAGE, Namespace, place, position, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
     from .accept import Log
+    from .changes import Changes
     from .files import LogFile
 
-SUMMARY_ENTRY: Final = np.dtype(
-    [("word0", "<u8"), ("word1", "<u8"), ("supersedes", "<u8"), ("units", "<u4"), ("reserved", "<u4")]
-)
+_SUMMARY_ENTRY_BYTES: Final = 32
 _SUMMARY_HEADER: Final = 64
 _WINDOW: Final = 64
 MARK: Final = 1
 CLOSED: Final = 2
 
 
-def check_records(log: Log, faults: Faults) -> None:
-    """All checks of this module."""
+def check_records(log: Log, changes: Changes | None, faults: Faults) -> None:
+    """All checks of the log's records; `changes` are those of posting lists, None but under `sarp`."""
     _sequences(log, faults)
     segments = log.rows[log.rows["type"] == SEGMENT]
     _plain_rules(segments, faults)
     _supersedes(log, segments, faults)
     _chains(segments, faults)
-    if not log.damaged:
+    # The search of `sarp` may miss what is held; it is inserted again (postings.md, section 2).
+    if not log.damaged and changes is None:
         _introduced_once(segments, faults)
     _namespaces(log, segments, faults)
     _synced_ends(log, faults)
+    check_lists(log, changes, faults)
     for file in log.files:
-        _seals(log, file, faults)
-
-
-def _report(faults: Faults, row: Any, code: str, meaning: str, warning: bool = False) -> None:
-    number, offset = place(int(row["position"]))
-    add = faults.warning if warning else faults.corruption
-    add(log_name(number), offset, code, f"record {int(row['sequence'])}: {meaning}")
+        _seals(log, file, changes, faults)
 
 
 def _sequences(log: Log, faults: Faults) -> None:
@@ -57,14 +53,14 @@ def _sequences(log: Log, faults: Faults) -> None:
     numbers = ordered["sequence"]
     for at in np.nonzero(numbers[1:] == numbers[:-1])[0].tolist():
         other = shown(int(ordered[at]["position"]))
-        _report(faults, ordered[at + 1], "sequence", f"the record at {other} has the same sequence number")
+        report(faults, ordered[at + 1], "sequence", f"the record at {other} has the same sequence number")
     for file in log.files:
         if file.header is None:
             continue
         rows = log.rows_of(file.number)
         for row in rows[rows["sequence"] < max(1, file.header.first_sequence)]:
             first = file.header.first_sequence
-            _report(faults, row, "sequence", f"the file's header says that its first record is {first}")
+            report(faults, row, "sequence", f"the file's header says that its first record is {first}")
         if len(rows) and file.number not in log.damaged_files:
             _without_gaps(rows, file.header.first_sequence, faults)
     _ascending(log, faults)
@@ -76,7 +72,7 @@ def _without_gaps(rows: Rows, first: int, faults: Faults) -> None:
     expected = np.concatenate([np.array([first], dtype=np.uint64), ordered["sequence"][:-1] + np.uint64(1)])
     for at in np.nonzero(ordered["sequence"] > expected)[0][:1].tolist():
         meaning = f"the record before it in this file would be {int(ordered[at]['sequence']) - 1}; there is none"
-        _report(faults, ordered[at], "sequence", meaning)
+        report(faults, ordered[at], "sequence", meaning)
 
 
 def _ascending(log: Log, faults: Faults) -> None:
@@ -91,7 +87,7 @@ def _ascending(log: Log, faults: Faults) -> None:
     for at in np.nonzero(lowest[1:] < highest[:-1])[0].tolist():
         row = rows[starts[at + 1]]
         meaning = f"commit {int(row['commit'])} has numbers from {int(lowest[at + 1])} on, an earlier one up to"
-        _report(faults, row, "sequence", f"{meaning} {int(highest[at])}")
+        report(faults, row, "sequence", f"{meaning} {int(highest[at])}")
 
 
 def _plain_rules(segments: Rows, faults: Faults) -> None:
@@ -113,35 +109,27 @@ def _plain_rules(segments: Rows, faults: Faults) -> None:
     ]
     for broken, code, meaning in rules:
         for row in segments[broken]:
-            _report(faults, row, code, meaning)
-
-
-def _find(rows: Rows, positions: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Indexes of the rows at these positions, -1 for those that have none; `rows` ascend by position."""
-    if not len(rows):
-        return np.full(len(positions), -1, dtype=np.int64)
-    at = np.minimum(np.searchsorted(rows["position"], positions), len(rows) - 1)
-    return np.where(rows["position"][at] == positions, at, -1).astype(np.int64)
+            report(faults, row, code, meaning)
 
 
 def _supersedes(log: Log, segments: Rows, faults: Faults) -> None:
     """A record that replaces another stands behind it, has its d and begins with its ids."""
     newer = segments[segments["supersedes"] != 0]
-    found = _find(segments, newer["supersedes"])
+    found = find(segments, newer["supersedes"])
     for row, at in zip(newer, found.tolist(), strict=True):
         target = int(row["supersedes"])
         if target >= int(row["position"]):
-            _report(faults, row, "supersedes", f"supersedes {shown(target)}, which is not before it")
+            report(faults, row, "supersedes", f"supersedes {shown(target)}, which is not before it")
         elif at < 0:
             if place(target)[0] not in log.retired:
                 meaning = f"supersedes {shown(target)}, where no accepted segment record is"
-                _report(faults, row, "supersedes", meaning, warning=log.damaged)
+                report(faults, row, "supersedes", meaning, warning=log.damaged)
         else:
             meaning = _not_a_prefix(log, segments[at], row)
             if not meaning and segments[at]["sequence"] >= row["sequence"]:
                 meaning = "whose sequence number is not lower"
             if meaning:
-                _report(faults, row, "supersedes", f"supersedes {shown(target)}, {meaning}")
+                report(faults, row, "supersedes", f"supersedes {shown(target)}, {meaning}")
 
 
 def _not_a_prefix(log: Log, old: Any, new: Any) -> str:
@@ -176,15 +164,15 @@ def _chains(segments: Rows, faults: Faults) -> None:
     for row, link in zip(later, _links(later, "words", 0), strict=True):
         owners = ends.get(link)
         if owners is None:
-            _report(
+            report(
                 faults, row, "orphan", "no whole record of the previous window ends with its prefix id", warning=True
             )
         elif not any(_is_parent(row, key, d) for key, d in owners):
-            _report(faults, row, "parent", "parent key or dp is not that of the previous window's owner", warning=True)
+            report(faults, row, "parent", "parent key or dp is not that of the previous window's owner", warning=True)
     left = segments[segments["d"] > 0]
     known = segments["key"] << np.uint64(6) | segments["d"]
     for row in left[~np.isin(left["left_key"] << np.uint64(6) | left["dp"], known)]:
-        _report(faults, row, "owner", "no record owns the block at dp, which this one says it left", warning=True)
+        report(faults, row, "owner", "no record owns the block at dp, which this one says it left", warning=True)
 
 
 def _introduced_once(segments: Rows, faults: Faults) -> None:
@@ -197,7 +185,7 @@ def _introduced_once(segments: Rows, faults: Faults) -> None:
         same &= before[name] == after[name]
     for at in np.nonzero(same)[0].tolist():
         meaning = f"introduces the same block as the record at {shown(int(before[at]['position']))}"
-        _report(faults, after[at], "duplicate", meaning, warning=True)
+        report(faults, after[at], "duplicate", meaning, warning=True)
 
 
 def _is_parent(row: Any, key: int, d: int) -> bool:
@@ -231,23 +219,23 @@ def _namespaces(log: Log, segments: Rows, faults: Faults) -> None:
     for row, named in named_namespaces(log):
         before = known.setdefault(named.namespace, (int(row["sequence"]), named))
         if before[1] != named:
-            _report(faults, row, "namespace", f"namespace {named.namespace:016x} was named differently before")
+            report(faults, row, "namespace", f"namespace {named.namespace:016x} was named differently before")
         try:
             (named.name + b"\0" + named.adapter).decode()
         except UnicodeDecodeError:
-            _report(faults, row, "namespace", f"the name of namespace {named.namespace:016x} is not UTF-8")
+            report(faults, row, "namespace", f"the name of namespace {named.namespace:016x} is not UTF-8")
     order = np.argsort(segments["sequence"], kind="stable")
     numbers, firsts = np.unique(namespaces(segments)[order], return_index=True)
     for number, at in zip(numbers.tolist(), firsts.tolist(), strict=True):
         row = segments[order[at]]
         if number not in known:
-            _report(faults, row, "namespace", f"namespace {number:016x} has no record", warning=log.damaged)
+            report(faults, row, "namespace", f"namespace {number:016x} has no record", warning=log.damaged)
             continue
         if known[number][0] > int(row["sequence"]):
-            _report(faults, row, "namespace", f"stands before the record of its namespace {number:016x}")
+            report(faults, row, "namespace", f"stands before the record of its namespace {number:016x}")
 
 
-def _seals(log: Log, file: LogFile, faults: Faults) -> None:
+def _seals(log: Log, file: LogFile, changes: Changes | None, faults: Faults) -> None:
     """A sealing commit is the file's last, and its summary says of every record what the record says itself."""
     rows = log.rows_of(file.number)
     seals = rows[rows["type"] == SEAL]
@@ -255,12 +243,15 @@ def _seals(log: Log, file: LogFile, faults: Faults) -> None:
     whole = file.number not in log.damaged_files
     for row in rows[rows["type"] == SUMMARY]:
         if whole and not (seals["commit"] == row["commit"]).any():
-            _report(faults, row, "summary", "a summary record without a seal in its commit")
+            report(faults, row, "summary", "a summary record without a seal in its commit")
     for seal in seals:
         try:
-            _seal(file, rows, seal, whole, faults)
+            said = _seal(file, rows, seal, whole)
+            if said is not None:
+                stands_for = rows[(rows["commit"] != seal["commit"]) & (rows["type"] != COMMIT)]
+                check_summary(said, stands_for, seal, whole, changes, faults)
         except DamagedError as error:
-            _report(faults, seal, error.code, error.meaning)
+            report(faults, seal, error.code, error.meaning)
 
 
 def _commit_flags(rows: Rows, seals: Rows, faults: Faults) -> None:
@@ -270,10 +261,10 @@ def _commit_flags(rows: Rows, seals: Rows, faults: Faults) -> None:
     records = commits["words"][:, 0] >> np.uint64(32)
     marked, closed = flags & np.uint64(MARK) != 0, flags & np.uint64(CLOSED) != 0
     for row in commits[marked & (records > 0)]:
-        _report(faults, row, "commit-flags", f"commit {int(row['commit'])} is flagged a mark and has records")
+        report(faults, row, "commit-flags", f"commit {int(row['commit'])} is flagged a mark and has records")
     for row in commits[closed & ~np.isin(commits["commit"], seals["commit"])]:
         meaning = f"commit {int(row['commit'])} is flagged to close the store, but seals nothing"
-        _report(faults, row, "commit-flags", meaning)
+        report(faults, row, "commit-flags", meaning)
 
 
 def _synced_ends(log: Log, faults: Faults) -> None:
@@ -282,15 +273,16 @@ def _synced_ends(log: Log, faults: Faults) -> None:
     for row in commits[np.unique(commits["words"][:, 2], return_index=True)[1]]:
         synced = int(row["words"][2])
         if synced and not log.may_be_boundary(synced) and synced < int(row["position"]):
-            _report(faults, row, "synced", f"says that the log was synced up to {shown(synced)}, where no commit ends")
+            report(faults, row, "synced", f"says that the log was synced up to {shown(synced)}, where no commit ends")
 
 
-def _seal(file: LogFile, rows: Rows, seal: Any, whole: bool, faults: Faults) -> None:
+def _seal(file: LogFile, rows: Rows, seal: Any, whole: bool) -> bytes | None:
+    """The bytes of a seal's summary entries, or None if damage has taken some; what is wrong with it raises."""
     own = rows[rows["commit"] == seal["commit"]]
     summaries = own[own["type"] == SUMMARY]
     count, entries = int(seal["words"][0]) & 0xFFFFFFFF, int(seal["words"][0]) >> 32
     if not whole and not (own["type"] == COMMIT).any():
-        return  # damage has taken the commit record: that was reported
+        return None  # damage has taken the commit record: that was reported
     if len(own) != len(summaries) + 2 or not (own["type"] == COMMIT).any():
         raise DamagedError("seal", "its commit does not hold summaries, the seal and the commit record alone")
     if count != len(summaries) or entries != int(summaries["n"].sum(dtype=np.int64)):
@@ -304,38 +296,9 @@ def _seal(file: LogFile, rows: Rows, seal: Any, whole: bool, faults: Faults) -> 
         raise DamagedError("seal", "the summary records are not one a page, directly before it")
     if int(seal["words"][1]) != position(file.number, first):
         raise DamagedError("seal", f"names {shown(int(seal['words'][1]))} as its commit's first page")
-    said = [read_at(file.descriptor, 32 * int(row["n"]), offset_of(row) + _SUMMARY_HEADER) for row in summaries]
-    said_bytes = b"".join(said)
-    if len(said_bytes) == SUMMARY_ENTRY.itemsize * entries:
-        _compare_summary(np.frombuffer(said_bytes, dtype=SUMMARY_ENTRY), rows, seal, whole, faults)
-
-
-def _compare_summary(said: Rows, rows: Rows, seal: Any, whole: bool, faults: Faults) -> None:
-    """Entry by entry. In a file that is not whole, entries of records that were found damaged stand alone."""
-    stands_for = rows[(rows["commit"] != seal["commit"]) & (rows["type"] != COMMIT)]
-    expected = summary_of(stands_for)
-    number = int(seal["position"]) >> 24
-    if (said["units"][1:] <= said["units"][:-1]).any():
-        raise DamagedError("summary", "its summary's entries are not in ascending order of place")
-    for units in np.setdiff1d(expected["units"], said["units"]).tolist():
-        faults.corruption(log_name(number), units * 64, "summary", "the file's summary has no entry for this record")
-    for units in np.setdiff1d(said["units"], expected["units"]).tolist() if whole else ():
-        meaning = "the file's summary has an entry for this place, where no sound record is"
-        faults.corruption(log_name(number), units * 64, "summary", meaning)
-    _, ours, theirs = np.intersect1d(expected["units"], said["units"], return_indices=True)
-    for name in ("word0", "word1", "supersedes"):
-        for units in expected["units"][ours][expected[name][ours] != said[name][theirs]].tolist():
-            meaning = f"the file's summary entry differs from the record ({name})"
-            faults.corruption(log_name(number), units * 64, "summary", meaning)
-
-
-def summary_of(rows: Rows) -> Rows:
-    """The entries that a summary must have for these records (log.md, section 2.5)."""
-    out = np.zeros(len(rows), dtype=SUMMARY_ENTRY)
-    segment = (rows["type"] == SEGMENT).astype(np.uint64)
-    n, d, dp, kind = (rows[name].astype(np.uint64) for name in ("n", "d", "dp", "type"))
-    out["word0"] = (rows["key"] | n << np.uint64(48) | d << np.uint64(56)) * segment
-    out["word1"] = (rows["root_key"] | dp << np.uint64(48)) * segment | kind << np.uint64(56)
-    out["supersedes"] = rows["supersedes"] * segment
-    out["units"] = rows["position"] & np.uint64(0xFFFFFF)
-    return out
+    said = [
+        read_at(file.descriptor, _SUMMARY_ENTRY_BYTES * int(row["n"]), offset_of(row) + _SUMMARY_HEADER)
+        for row in summaries
+    ]
+    entries_bytes = b"".join(said)
+    return entries_bytes if len(entries_bytes) == _SUMMARY_ENTRY_BYTES * entries else None

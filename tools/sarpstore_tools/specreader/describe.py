@@ -9,10 +9,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from .describe_lists import change_items, list_partition_item, points_of, posting_item
 from .log import (
     CLEAR_HOLDER,
     COMMIT,
     NAMESPACE,
+    POSTINGS,
     PROBLEMS,
     REMOVE,
     RETIRE_FILE,
@@ -23,20 +25,23 @@ from .log import (
     TYPE_NAMES,
     offset_of,
 )
-from .structures import HASHES, ROUTINGS, Head, Image, LogHeader, Namespace, Statistics, location_bytes, shown
+from .structures import HASHES, ROUTINGS, SARP, Head, Image, LogHeader, Namespace, Statistics, location_bytes, shown
 
 Item = dict[str, Any]
 
-_POSITIONS: Final = frozenset({"born", "supersedes", "synced", "effect", "first_page", "previous_end", "start"})
+_POSITIONS: Final = frozenset(
+    {"born", "supersedes", "synced", "effect", "first_page", "previous_end", "start", "record"}
+)
 _QUOTED: Final = frozenset({"name", "adapter", "meaning", "problem", "locations"})
 # What a line of text leaves out: it is shown elsewhere on it, or says nothing while it has this value.
 _ELSEWHERE: Final = frozenset(
-    {"kind", "file", "offset", "type", "length", "checksum", "prefix_id", "parent_key", "ids", "locations"}
+    {"kind", "file", "offset", "type", "length", "checksum", "prefix_id", "parent_key", "ids", "locations", "changes"}
 )
 _SHORT: Final = {"sequence": "seq", "namespace": "ns"}
 _SAYS_NOTHING: Final[dict[str, Any]] = {
     "flags": 0,
     "supersedes": 0,
+    "old_n": 0,
     "holder": 0,
     "commit_flags": [],
     "adapter": "",
@@ -44,6 +49,7 @@ _SAYS_NOTHING: Final[dict[str, Any]] = {
     "recency": 0,
     "placeholder": False,
 }
+_JOINED: Final = frozenset({"commit_flags", "points", "state"})
 _COMMIT_FLAGS: Final = ((1, "mark"), (2, "closed"))
 
 
@@ -102,6 +108,7 @@ def _fields(kind: int, words: list[int], data: bytes, n: int, ids: bool) -> Item
         RETIRE_FILE: {"retired_file": words[1]},
         SEAL: {"summaries": low, "entries": high, "first_page": words[1]},
         SUMMARY: {"entries": n},
+        POSTINGS: {"entries": n, "changes": change_items(data)} if ids else {"entries": n},
     }
     return bare.get(kind, {})
 
@@ -112,6 +119,8 @@ def _segment_item(row: Any, data: bytes, header: LogHeader, ids: bool) -> Item:
     item |= {"holder": holder, "window": window, "namespace": f"{namespace:016x}", "prefix_id": prefix.hex()}
     item |= {"key": f"{int(row['key']):012x}", "parent_key": f"{int(row['parent_key']):012x}"}
     item |= {"born": int(row["born"]), "supersedes": int(row["supersedes"])}
+    if header.options.routing == SARP:
+        item |= {"points": points_of(int(row["points"])), "old_n": int(row["old_n"])}
     if ids:
         n = int(row["n"])
         item["ids"] = _ids(data[128:], n)
@@ -153,25 +162,30 @@ def head_item(head: Head) -> Item:
     return item
 
 
-def partition_item(row: Any) -> Item:
+def partition_item(row: Any, routing: int) -> Item:
+    if routing == SARP:
+        return list_partition_item(row)
     item: Item = {"prefix": f"{int(row['prefix']):012x}"}
     return item | {name: int(row[name]) for name in ("depth", "images", "page", "entries", "blocks", "crc")}
 
 
-def image_item(image: Image) -> Item:
+def image_item(image: Image, routing: int) -> Item:
+    low = {"filter": f"{image.filter:016x}"} if routing == SARP else {"depth": image.depth}
     return {
         "uuid": image.uuid.hex(),
         "number": image.number,
         "prefix": f"{image.prefix:012x}",
-        "depth": image.depth,
+        **low,
         "entries": len(image.entries),
         "blocks": image.blocks,
         "crc": image.crc,
     }
 
 
-def entry_item(row: Any) -> Item:
+def entry_item(row: Any, routing: int) -> Item:
     """A directory entry as stored: its reference is a slot and a byte offset."""
+    if routing == SARP:
+        return posting_item(row)
     word0, word1 = int(row["word0"]), int(row["word1"])
     reference = word1 >> 24
     return {
@@ -198,23 +212,28 @@ def statistics_item(statistics: Statistics) -> Item:
 
 
 def text_line(item: Item) -> str:
-    """A record, entry or other small thing on one line; ids and locations, if any, on lines of their own."""
+    """A record, entry or other small thing on one line; ids, locations and changes, if any, on lines of their own."""
     kind = item.get("type", item["kind"])
     where = f"{_short(item['file'])}:{item['offset']}" if "offset" in item else ""
     line = f"{where:<14}  {kind:<9}  {'  '.join(_line_fields(item))}".rstrip()
     ids, locations = item.get("ids", ()), item.get("locations", ())
     rows = [f"{'':<16}{at:>4}  {one}  {_of(locations, at)}".rstrip() for at, one in enumerate(ids)]
+    rows += [f"{'':<16}{at:>4}  {_change_text(change)}" for at, change in enumerate(item.get("changes", ()))]
     return "\n".join([line, *rows])
+
+
+def _change_text(change: Item) -> str:
+    return "  ".join([change["operation"], *_line_fields({**change, "kind": "change"}, but="operation")])
 
 
 def _of(locations: Any, at: int) -> str:
     return json.dumps(locations[at]) if at < len(locations) else ""
 
 
-def _line_fields(item: Item) -> list[str]:
+def _line_fields(item: Item, but: str = "") -> list[str]:
     fields = []
     for name, value in item.items():
-        if name in _ELSEWHERE or (name in _SAYS_NOTHING and value == _SAYS_NOTHING[name]):
+        if name in _ELSEWHERE or name == but or (name in _SAYS_NOTHING and value == _SAYS_NOTHING[name]):
             continue
         if name == "born" and value == _own_position(item):
             continue
@@ -246,8 +265,8 @@ def _shown(name: str, value: Any) -> str:
         return shown(value)
     if name in ("created_ms", "time_ms"):
         return f"{value}  ({_utc(value)})"
-    if name == "commit_flags":
-        return ",".join(value)
+    if name in _JOINED:
+        return ",".join(map(str, value))
     if isinstance(value, (list, dict)):
         return json.dumps(value)
     return json.dumps(value, ensure_ascii=False) if name in _QUOTED and name != "locations" else str(value)

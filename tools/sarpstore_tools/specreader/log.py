@@ -33,9 +33,10 @@ RETIRE_FILE: Final = 6
 SEAL: Final = 7
 SUMMARY: Final = 8
 CHUNK_PAYLOAD: Final = 9
+POSTINGS: Final = 10
 TYPE_NAMES: Final = (
     *("free", "segment", "remove", "clear-holder", "namespace", "commit"),
-    *("retire-file", "seal", "summary", "chunk payload"),
+    *("retire-file", "seal", "summary", "chunk payload", "postings"),
 )
 FLAG_IGNORABLE: Final = 1
 
@@ -54,14 +55,14 @@ _SLICE_PAGES: Final = 1024
 _PAGE_UNITS: Final = PAGE // UNIT
 
 # What is kept of a record. `words` are the four u64 at offset 32, whatever they mean for the type. For segments: the
-# keys of the blocks at offset d, 0 and (if d > 0) dp, and the last block's id.
+# keys of the blocks at offset d, 0 and (if d > 0) dp, and the last block's id; `points` and `old_n` are of `sarp`.
 FACTS: Final = np.dtype(
     [
         *(("position", "<u8"), ("sequence", "<u8"), ("commit", "<u8"), ("words", "<u8", (4,))),
         *(("born", "<u8"), ("parent_key", "<u8"), ("supersedes", "<u8")),
         *(("key", "<u8"), ("root_key", "<u8"), ("left_key", "<u8"), ("last", "<u8", (2,))),
         *(("header_crc", "<u4"), ("length", "<u2"), ("type", "u1"), ("flags", "u1"), ("n", "u1"), ("d", "u1")),
-        *(("dp", "u1"), ("units", "u1"), ("problem", "u1"), ("unclean", "u1")),
+        *(("dp", "u1"), ("units", "u1"), ("problem", "u1"), ("unclean", "u1"), ("points", "u1"), ("old_n", "u1")),
     ]
 )
 
@@ -192,7 +193,7 @@ class _Walker:
         bodies, rows["unclean"] = self._bodies(units, crcs, index, rows, offset)
         sound = bodies == _u32(heads, 4)
         lawful = _lawful(rows, self._location_bytes)
-        unknown = (rows["type"] > CHUNK_PAYLOAD) & (rows["flags"] & FLAG_IGNORABLE == 0)
+        unknown = (rows["type"] > POSTINGS) & (rows["flags"] & FLAG_IGNORABLE == 0)
         rows["problem"] = np.where(unknown, UNKNOWN_TYPE, np.where(~sound, BAD_BODY, np.where(lawful, SOUND, BAD_RULE)))
         self._segment_facts(units, index, rows)
         return rows
@@ -220,6 +221,8 @@ class _Walker:
         base = index[segments] * 8
         chosen["born"], chosen["parent_key"] = words[base + 8], words[base + 9]
         chosen["supersedes"] = words[base + 10]
+        chosen["points"] = words[base + 11] & np.uint64(0xFF)
+        chosen["old_n"] = words[base + 11] >> np.uint64(8) & np.uint64(0xFF)
         ids, n, d = base + 16, chosen["n"].astype(np.int64), chosen["d"].astype(np.int64)
         last = ids + 2 * (n - 1)
         chosen["last"][:, 0], chosen["last"][:, 1] = words[last], words[last + 1]
@@ -262,12 +265,13 @@ def _lawful(rows: Rows, location_bytes: int) -> NDArray[np.bool_]:
     )
     scheme = (texts & np.uint64(0xFFFFFFFF)).astype(np.int64)
     segment = (n >= 1) & (n <= 64) & (d < n) & (rows["dp"] <= 63) & (length == 128 + n * (16 + location_bytes))
-    lawful = (kind > CHUNK_PAYLOAD) | (rows["units"] == np.where(kind == SEGMENT, 2, 1))
+    lawful = (kind > POSTINGS) | (rows["units"] == np.where(kind == SEGMENT, 2, 1))
     rules = [
         (SEGMENT, segment),
         (REMOVE, (n >= 1) & (n <= 252) & (length == 64 + 16 * n)),
         (NAMESPACE, (length == 64 + text_bytes) & (scheme >= 1) & (scheme <= 64)),
         (SUMMARY, (n >= 1) & (n <= 126) & (length == 64 + 32 * n)),
+        (POSTINGS, (n >= 1) & (n <= 126) & (length == 64 + 32 * n)),
     ]
     rules.extend((bare, length == 64) for bare in (CLEAR_HOLDER, COMMIT, RETIRE_FILE, SEAL))
     for name, rule in rules:

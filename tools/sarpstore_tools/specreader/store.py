@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from .accept import Log, accept
+from .changes import Changes
 from .check_checkpoint import check_heads, read_heads
 from .check_records import check_records
 from .faults import DamagedError, Fault, Faults
 from .files import close_logs, open_logs
 from .folder import Folder, list_folder, read_whole, signature
 from .log import SEGMENT
-from .structures import Head, parse_statistics
+from .structures import SARP, Head, parse_statistics
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,8 +81,9 @@ def _verify_once(path: Path, compare: bool) -> Report:
     files = open_logs(folder, faults)
     try:
         log = accept(files, _own_heads(heads, files), faults)
-        check_records(log, faults)
-        image_bytes = check_heads(folder, heads, log, faults, compare)
+        changes = Changes(log) if log.header and log.header.options.routing == SARP else None
+        check_records(log, changes, faults)
+        image_bytes = check_heads(folder, heads, log, changes, faults, compare)
     finally:
         close_logs(files)
     stats_bytes = _check_stats(folder, log, faults)

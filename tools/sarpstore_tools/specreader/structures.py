@@ -26,7 +26,7 @@ UNIT: Final = 64
 MAJOR: Final = 1
 LOG_START: Final = 2 * PAGE
 LOG_BYTES_MAX: Final = (1 << 30) - PAGE
-IMAGE_ENTRIES_MAX: Final = 4092
+IMAGE_BYTES_MAX: Final = 1 << 16
 KEY_BITS: Final = 48
 REFERENCE_NONE: Final = (1 << 40) - 1
 SLOT_NONE: Final = 65_535
@@ -34,6 +34,7 @@ FILE_NUMBER_END: Final = 1 << 40
 
 HASHES: Final = ("sha256", "mmh3")
 ROUTINGS: Final = ("divergence", "sarp")
+SARP: Final = 1
 
 MAGIC_LOG: Final = b"\x89SAL\r\n\x1a\n"
 MAGIC_HEAD: Final = b"\x89SAC\r\n\x1a\n"
@@ -43,7 +44,7 @@ MAGIC_STATS: Final = b"\x89SAS\r\n\x1a\n"
 _HEADER: Final = struct.Struct("<8sIHHQQQ16sQHHBBHQQQQQQII")
 _HEAD: Final = struct.Struct("<8sIHHQQQ16sQQQQQQQQIIIIIB")
 _HEAD_BYTES: Final = 192
-_IMAGE: Final = struct.Struct("<8sIHBB16sQQI")
+_IMAGE: Final = struct.Struct("<8sIHBB16sQQIIQ")
 _STATS: Final = struct.Struct("<8sIHH16sIIQ")
 _NUMPY_TYPE: Final = re.compile(r"[<>|][A-Za-z]\d{1,4}(\[\w+\])?")
 _NAMESPACE: Final = struct.Struct("<QIHH")
@@ -62,6 +63,29 @@ PARTITION: Final = np.dtype(
     ]
 )
 ENTRY: Final = np.dtype([("word0", "<u8"), ("word1", "<u8")])
+# Under `sarp` (postings.md, sections 2 and 5).
+LIST_PARTITION: Final = np.dtype(
+    [
+        *(("prefix", "<u8"), ("filter", "<u8"), ("reference", "<u8"), ("images", "<u8"), ("page", "<u4")),
+        *(("entries", "<u4"), ("crc", "<u4"), ("blocks", "<u4")),
+    ]
+)
+POSTING: Final = np.dtype([("word0", "<u8"), ("word1", "<u8"), ("filter", "<u8")])
+
+
+def partition_type(routing: int) -> np.dtype[np.void]:
+    """A partition's row in a head."""
+    return LIST_PARTITION if routing == SARP else PARTITION
+
+
+def entry_type(routing: int) -> np.dtype[np.void]:
+    """An entry of an image."""
+    return POSTING if routing == SARP else ENTRY
+
+
+def image_entries_max(routing: int) -> int:
+    """Entries that fit in 64 KiB behind an image's header."""
+    return (IMAGE_BYTES_MAX - UNIT) // entry_type(routing).itemsize
 
 
 def position(file: int, offset: int) -> int:
@@ -150,7 +174,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A partition's image (checkpoint.md, section 2)."""
+    """A partition's image (checkpoint.md, section 2); `filter` is 0 but under `sarp` (postings.md, section 5)."""
 
     crc: int
     depth: int
@@ -158,6 +182,7 @@ class Image:
     prefix: int
     number: int
     blocks: int
+    filter: int
     entries: NDArray[np.void]
 
 
@@ -246,13 +271,14 @@ def parse_head(data: bytes) -> Head:
     if field[9] != len(data):
         raise DamagedError("length", f"{what} says it has {field[9]} bytes, the file has {len(data)}")
     partitions, slots, namespaces, markers, epochs, routing = field[16:22]
+    kind = partition_type(routing)
     at = _HEAD_BYTES
-    if at + slots * SLOT.itemsize + partitions * PARTITION.itemsize > len(data):
+    if at + slots * SLOT.itemsize + partitions * kind.itemsize > len(data):
         raise DamagedError("length", f"{what} has no room for {slots} slots and {partitions} partitions")
     slot_rows = np.frombuffer(data, dtype=SLOT, count=slots, offset=at)
     at += slots * SLOT.itemsize
-    partition_rows = np.frombuffer(data, dtype=PARTITION, count=partitions, offset=at)
-    at += partitions * PARTITION.itemsize
+    partition_rows = np.frombuffer(data, dtype=kind, count=partitions, offset=at)
+    at += partitions * kind.itemsize
     named, at = _head_namespaces(data, at, namespaces)
     if at + markers * 40 + epochs * 16 != len(data):
         raise DamagedError("length", f"{what}'s tables end at {at + markers * 40 + epochs * 16}, not at {len(data)}")
@@ -277,21 +303,23 @@ def _head_namespaces(data: bytes, at: int, count: int) -> tuple[tuple[Namespace,
     return tuple(named), at
 
 
-def parse_image(data: bytes) -> Image:
+def parse_image(data: bytes, routing: int = 0) -> Image:
     """A partition image from the bytes at its page; bytes behind its end are not looked at."""
     what = "partition image"
     if len(data) < UNIT:
         raise DamagedError("truncated", f"{what} is cut off: {len(data)} bytes")
-    _, crc, entries, depth, _, uuid, prefix, number, blocks = _IMAGE.unpack_from(data)
-    if entries > IMAGE_ENTRIES_MAX or UNIT + 16 * entries > len(data):
+    _, crc, entries, depth, _, uuid, prefix, number, blocks, _, low_filter = _IMAGE.unpack_from(data)
+    kind = entry_type(routing)
+    size = UNIT + kind.itemsize * entries
+    if entries > image_entries_max(routing) or size > len(data):
         # The count may be what is damaged: the magic says more.
         _sealed(data[:UNIT], MAGIC_IMAGE, what)
         raise DamagedError("length", f"{what} says it has {entries} entries, {len(data)} bytes are there")
-    _sealed(data[: UNIT + 16 * entries], MAGIC_IMAGE, what)
+    _sealed(data[:size], MAGIC_IMAGE, what)
     if depth > KEY_BITS:
         raise DamagedError("depth", f"{what} says depth {depth}")
-    rows = np.frombuffer(data, dtype=ENTRY, count=entries, offset=UNIT)
-    return Image(crc, depth, uuid, prefix, number, blocks, rows)
+    rows = np.frombuffer(data, dtype=kind, count=entries, offset=UNIT)
+    return Image(crc, depth, uuid, prefix, number, blocks, low_filter, rows)
 
 
 def parse_statistics(data: bytes) -> Statistics:

@@ -1,0 +1,173 @@
+#include "internal_candidates.h"
+#include "postings.h"
+
+enum { ROOT_BATCH = 16 };
+
+typedef struct {
+    const sarp_postings *dir;
+    sarp_query *query;
+    key_seed seed;
+    reading r;
+} routing;
+
+/* The best proved record of one window. */
+typedef struct {
+    const uint8_t *record;
+    uint64_t reference;
+    uint32_t length, n, d;
+} proof;
+
+/* The deepest list on a window's path. */
+typedef struct {
+    posting_list list;
+    uint32_t point;
+} route;
+
+posting_list list_wanted(const sarp_postings *dir, reading *r, uint64_t key) {
+    const posting_list list = list_open(dir, key);
+    for (uint32_t rank = list.first_rank; !list.loaded && rank <= list.last_rank; rank++)
+        if (!(partition_ranked(dir, rank)->flags & SARP_PARTITION_LOADED)) need_partition(r, dir->order[rank]);
+    return list;
+}
+
+static inline const uint8_t *ids_at(const routing *t, uint32_t block) { return t->query->ids + (size_t)block * SARP_ID; }
+
+static posting_list list_at(routing *t, uint32_t block) {
+    return list_wanted(t->dir, &t->r, key_of(t->seed, ids_at(t, block)));
+}
+
+/* Goes along successors from point 0; 0 where a partition is missing. `limit` blocks of the window are asked for. */
+static int find_route(routing *t, uint32_t first, uint32_t limit, route *out) {
+    *out = (route){list_at(t, first), 0};
+    if (!out->list.loaded) return 0;
+    while (out->list.flags & STATE_EXPANDED) {
+        const uint32_t point = point_successor(out->point, out->list.flags);
+        if (point == NO_POINT || point_offset(point) >= limit) break;
+        const posting_list next = list_at(t, first + point_offset(point));
+        if (!next.loaded) return 0;
+        if (!next.count) break; /* whoever gets there is in that list */
+        *out = (route){next, point};
+    }
+    return 1;
+}
+
+/* The most that a posting with so many fingerprints in common can agree in. */
+static uint32_t bound_of(uint32_t point, int32_t equal, uint32_t limit) {
+    const uint32_t bound = point_offset(point) + 2 * (uint32_t)equal + 1;
+    return equal == FINGERPRINTS || point == LAST_POINT || bound > limit ? limit : bound;
+}
+
+/* Reads candidates until none that is left can be longer. Stops where a page is missing. */
+static void search(routing *t, const route *at, uint32_t first, uint32_t limit, proof *best) {
+    candidate_group group;
+    uint32_t left = t->dir->read_cap;
+    candidates c = candidates_of(t->dir, &at->list, filter_of(t->dir->base, ids_at(t, first), limit, at->point));
+    while (c.equal >= 0 && left) {
+        const uint32_t most = bound_of(at->point, c.equal, limit);
+        if (most <= best->length) return;
+        group.limit = left;
+        candidates_next(&c, &group);
+        for (uint32_t i = 0; i < group.count; i++, left--) {
+            const sarp_posting *e = group.best + i;
+            const uint32_t n = posting_n(e) < limit ? posting_n(e) : limit;
+            if ((n < most ? n : most) <= best->length) break;
+            const uint8_t *record = read_segment(&t->r, posting_reference(e));
+            if (t->r.missing) return;
+            const uint32_t length = record ? prove_segment(t->r.pages, record, t->query, first, n) : 0;
+            if (length > best->length) *best = (proof){record, posting_reference(e), length, posting_n(e), posting_d(e)};
+        }
+    }
+}
+
+static uint32_t blocks_of_window(const sarp_query *q, uint32_t first) {
+    return q->blocks - first < SARP_WINDOW ? q->blocks - first : SARP_WINDOW;
+}
+
+/* Windows that have a list at point 0, from the first on. One whose partition is not loaded counts as there. */
+static uint32_t count_lists(routing *t) {
+    const uint32_t windows = (t->query->blocks + SARP_WINDOW - 1) / SARP_WINDOW;
+    for (uint32_t window = 0; window < windows; window++) {
+        if (window % ROOT_BATCH == 0 && t->r.missing) return window;
+        const posting_list list = list_at(t, window * SARP_WINDOW);
+        if (list.loaded && !list.count) return window;
+    }
+    return windows;
+}
+
+static void answer(sarp_query *q, uint32_t matched, uint32_t records, const proof *last) {
+    q->matched = matched;
+    q->records = records;
+    q->owner_reference = matched ? last->reference : SARP_REFERENCE_NONE;
+    q->owner_n = (uint8_t)(matched ? last->n : 0);
+    q->owner_d = (uint8_t)(matched ? last->d : 0);
+    q->owner_dp = (uint8_t)(matched ? last->record[SARP_AT_DP] : 0);
+    q->status = SARP_OK;
+}
+
+/* All windows are presumed whole, so that their reads go out together; the first that is found not to be ends it. */
+static void match_one(routing *t) {
+    sarp_query *q = t->query;
+    const uint32_t windows = count_lists(t);
+    uint32_t matched = 0, records = 0;
+    int missing = t->r.missing; /* of the windows so far */
+    proof last = {0};
+    if (missing) return;
+    for (uint32_t window = 0; window < windows; window++) {
+        const uint32_t first = window * SARP_WINDOW, limit = blocks_of_window(q, first);
+        proof best = {0};
+        route at;
+        t->r.missing = 0;
+        if (find_route(t, first, limit, &at)) search(t, &at, first, limit, &best);
+        if (t->r.missing) {
+            missing = 1;
+            continue;
+        }
+        if (best.length && q->locations) copy_locations(t->r.pages, best.record, q, first, best.length);
+        if (best.length) {
+            last = best;
+            matched = first + best.length;
+            records++;
+        }
+        if (best.length < SARP_WINDOW) break;
+    }
+    if (!missing) answer(q, matched, records, &last);
+}
+
+int32_t sarp_postings_match(const sarp_postings *dir, const sarp_pages *pages, sarp_query *queries, size_t count,
+                            sarp_needs *needs) {
+    int32_t open = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (queries[i].status != SARP_NEED) continue;
+        const key_seed seed = seed_of(dir->base, queries[i].holder, queries[i].name_space);
+        routing t = {dir, queries + i, seed, {.base = dir->base, .pages = pages, .needs = needs}};
+        match_one(&t);
+        open += queries[i].status == SARP_NEED;
+    }
+    return open;
+}
+
+void sarp_postings_estimate(const sarp_postings *dir, const sarp_query *query, uint32_t *at_least, uint32_t *at_most) {
+    sarp_needs none = {0};
+    sarp_query copy = *query;
+    const key_seed seed = seed_of(dir->base, query->holder, query->name_space);
+    routing t = {dir, &copy, seed, {.base = dir->base, .needs = &none}};
+    const uint32_t windows = count_lists(&t);
+    const uint32_t first = windows ? (windows - 1) * SARP_WINDOW : 0, limit = blocks_of_window(query, first);
+    route at;
+    *at_least = 0;
+    *at_most = 0;
+    if (!windows && !t.r.missing) return;
+    *at_most = query->blocks;
+    if (t.r.missing || !find_route(&t, first, limit, &at)) return;
+    candidates c = candidates_of(dir, &at.list, filter_of(dir->base, ids_at(&t, first), limit, at.point));
+    candidate_group group = {.limit = 1};
+    uint32_t most = limit;
+    while (c.equal >= 0 && !group.count) {
+        most = bound_of(at.point, c.equal, limit);
+        candidates_next(&c, &group);
+    }
+    if (!group.count) return; /* a list has postings */
+    const uint32_t n = posting_n(group.best) < most ? posting_n(group.best) : most;
+    *at_least = first + point_offset(at.point) + 1;
+    *at_most = first + n > *at_least ? first + n : *at_least;
+}
