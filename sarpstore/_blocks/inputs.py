@@ -47,6 +47,8 @@ async def tokens_in_turns(tokens: object) -> npt.NDArray[np.uint32]:
 
 async def ids_in_turns(ids: object) -> tuple[npt.NDArray[np.uint8], int]:
     """`as_ids`, by and by: a long list must stay as it is until the call returns."""
+    if not isinstance(ids, list | tuple):
+        return as_ids(ids)
     widths = set()
 
     def convert(part: object, _: int) -> npt.NDArray[np.uint8]:
@@ -114,14 +116,14 @@ def as_ids(ids: object) -> tuple[npt.NDArray[np.uint8], int]:
     big-endian, as vLLM's events carry them). Keys shorter than 16 bytes are padded with zeros, longer ones are hashed.
     """
     keys = _keys_of(ids)
-    width = keys.shape[1]
+    width: int = keys.shape[1]
     if not len(keys):
         return np.empty((0, fmt.ID_BYTES), np.uint8), 0
     if not 1 <= width <= KEY_BYTES_MAX:
         raise InputError(f"ids: keys of {width} bytes; from 1 to {KEY_BYTES_MAX} are possible")
     if width == fmt.ID_BYTES:
         # A copy: the caller may change its array while a read is awaited.
-        return np.array(keys, np.uint8, order="C"), width
+        return keys.copy(), width
     out = np.zeros((len(keys), fmt.ID_BYTES), np.uint8)
     if width < fmt.ID_BYTES:
         out[:, :width] = keys
@@ -189,9 +191,9 @@ def as_locations(locations: object, dtype: np.dtype[Any], blocks: int) -> npt.ND
             rows = np.array(listed, dtype)
         except (TypeError, ValueError, OverflowError) as error:
             raise InputError(f"locations: do not fit {dtype} ({error})") from None
-    if rows.dtype != dtype:
+    if rows.dtype is not dtype and rows.dtype != dtype:
         raise InputError(f"locations: dtype {rows.dtype}; this store's is {dtype}")
     if rows.shape != (blocks,):
         raise InputError(f"locations: shape {rows.shape}; {blocks} whole blocks need ({blocks},)")
     # A copy: the caller may change its array while a read is awaited.
-    return np.array(rows, dtype, order="C")
+    return rows.astype(dtype, order="C", copy=True) if rows.dtype is not dtype else rows.copy()

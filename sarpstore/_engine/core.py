@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from asyncio.events import _get_running_loop as running_loop  # None where there is none
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from sarpstore._blocks import BlockHasher
 from sarpstore._checkpoint import NamespaceEntry
-from sarpstore._engine.matcher import Queries
-from sarpstore._engine.results import Match
+from sarpstore._engine.queries import GROUP_MAX, Key, Queries, Sequenced
 from sarpstore._errors import (
     ClosedError,
     ForkedError,
@@ -31,35 +31,15 @@ from sarpstore._log.gather import INSERT_WINDOWS_MAX
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sarpstore._engine.results import Match
     from sarpstore._engine.state import State
     from sarpstore._options import Options
 
-__all__ = ["Core", "Key", "Sequenced"]
+__all__ = ["Core"]
 
 _HOLDER_MAX: Final = 0xFFFF_FFFF
 _PART_BLOCKS: Final = INSERT_WINDOWS_MAX * 64
 _PART_BLOCKS_MIN: Final = 64
-# Queries of a batch that are made or answered before the event loop gets its turn: about half a millisecond.
-_QUERIES_PER_TURN: Final = 128
-
-
-class Key(NamedTuple):
-    """A namespace as the engine knows it."""
-
-    name_space: int
-    name: str
-    adapter: str
-
-    def __str__(self) -> str:
-        return f"namespace {self.name!r}" + (f" (adapter {self.adapter!r})" if self.adapter else "")
-
-
-class Sequenced(NamedTuple):
-    """One sequence of block ids, (blocks, 16), and how many bytes its keys had before they became ids (0: no keys)."""
-
-    key: Key
-    ids: npt.NDArray[np.uint8]
-    key_bytes: int
 
 
 class Core:
@@ -81,6 +61,11 @@ class Core:
 
     def check(self) -> None:
         """UsageError where the store can't be called."""
+        # A running loop is of one thread and, since asyncio asks for the process id, of one process.
+        if self.closed or running_loop() is not self._loop:
+            self._check_closely()
+
+    def _check_closely(self) -> None:
         path = self.state.folder.path
         if self.closed:
             raise ClosedError(f"{path} is closed")
@@ -111,44 +96,42 @@ class Core:
 
     # --- matching
 
-    async def match(self, batch: Sequence[Sequenced], *, locations: bool, holder: int) -> list[Match]:
-        """Match all sequences of the batch."""
+    async def match(
+        self, batch: Sequence[Sequenced], *, locations: bool, holder: int, borrowed: bool = False
+    ) -> list[Match]:
+        """Match all sequences of the batch. Ids that are `borrowed` are copied before the first wait, 128 at a time."""
         _check_holder(holder)
         state = self.state
-        queries = Queries(len(batch))
-        dtype = state.shape.location_dtype if locations else None
-        for i, (key, ids, key_bytes) in enumerate(batch):
-            self._check_scheme(state, key, key_bytes)
-            queries.add(ids, key.name_space, holder, dtype)
-            if i % _QUERIES_PER_TURN == _QUERIES_PER_TURN - 1:
+        count = len(batch)
+        queries = Queries(count, holder, state.shape.location_dtype if locations else None)
+        for first in range(0, count, GROUP_MAX):
+            if first:
                 await asyncio.sleep(0)
+            group = batch[first : first + GROUP_MAX]
+            for key, _, key_bytes in group:
+                self._check_scheme(state, key, key_bytes)
+            queries.add(group, borrowed=borrowed)
         state.users += 1
         try:
             await state.matcher.match(queries)
         finally:
             state.users -= 1
             state.close_if_unused()
-        self.matches += len(batch)
-        answers = []
-        for i, sequenced in enumerate(batch):
-            answers.append(self._answer(queries, i, sequenced.ids))
-            if i % _QUERIES_PER_TURN == _QUERIES_PER_TURN - 1:
-                await asyncio.sleep(0)
-        return answers
-
-    def _answer(self, queries: Queries, index: int, ids: npt.NDArray[np.uint8]) -> Match:
-        answer = queries.c[index]
-        matched = int(answer.matched)
+        matched, records = queries.totals()
+        self.matches += count
         self.matched_blocks += matched
-        self.records_read += answer.records
-        return Match(matched, ids, queries.locations[index], self.state.shape.block_tokens)
+        self.records_read += records
+        tokens = state.shape.block_tokens
+        answers = queries.answers(0, min(count, GROUP_MAX), tokens)
+        for first in range(GROUP_MAX, count, GROUP_MAX):
+            await asyncio.sleep(0)
+            answers += queries.answers(first, min(count - first, GROUP_MAX), tokens)
+        return answers
 
     def estimate(self, sequenced: Sequenced, holder: int) -> tuple[int, int]:
         """(at least, at most) blocks from memory alone."""
         _check_holder(holder)
-        queries = Queries(1)
-        queries.add(sequenced.ids, sequenced.key.name_space, holder, None)
-        return self.state.directory.estimate(queries.c)
+        return self.state.directory.estimate(_one(sequenced, holder).c)
 
     # --- inserting
 
@@ -159,9 +142,7 @@ class Core:
         self._check_scheme(state, sequenced.key, sequenced.key_bytes)
         new = 0
         if len(rows):
-            queries = Queries(1)
-            queries.add(sequenced.ids, sequenced.key.name_space, holder, None)
-            new = await self._insert_in_parts(sequenced, queries, rows)
+            new = await self._insert_in_parts(sequenced, _one(sequenced, holder), rows)
             self.holders.add(holder)
         self.inserts += 1
         self.inserted_blocks += new
@@ -237,6 +218,14 @@ def _namespace_written(state: State, sequenced: Sequenced, commit: CommitBuffer,
     return True
 
 
+def _one(sequenced: Sequenced, holder: int) -> Queries:
+    queries = Queries(1, holder)
+    queries.add((sequenced,))
+    return queries
+
+
 def _check_holder(holder: int) -> None:
+    if type(holder) is int and 0 <= holder <= _HOLDER_MAX:
+        return
     if not isinstance(holder, int | np.integer) or isinstance(holder, bool) or not 0 <= holder <= _HOLDER_MAX:
         raise InputError(f"holder={holder!r}: an integer from 0 to 2**32 - 1")

@@ -17,9 +17,6 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-import numpy.typing as npt
-
 from sarpstore import _format as fmt
 from sarpstore._clock import monotonic_ms
 from sarpstore._errors import StorageError
@@ -33,132 +30,18 @@ if TYPE_CHECKING:
     from sarpstore._checkpoint import PartitionLoader
     from sarpstore._directory import Directory
     from sarpstore._engine.files import OpenFiles
+    from sarpstore._engine.queries import Queries
     from sarpstore._io import Scheduler
     from sarpstore._log.pages import Pages
 
-__all__ = ["Matcher", "Queries"]
+__all__ = ["Matcher"]
 
 _log = logging.getLogger("sarpstore")
 
 _NEEDS_MAX: Final = 4096
-# Blocks that one kernel call goes through before the event loop gets its turn: about half a millisecond. One query is
-# never split.
-_SLICE_BLOCKS: Final = 32_768
 _DAMAGED_MAX: Final = 65_536
-# Queries that are put into the kernel's form together, and the blocks of all of them.
-_TOGETHER_MIN: Final = 8
-_TOGETHER_MAX: Final = 128
-_TOGETHER_BLOCKS: Final = 32_768
 # Time after which a caller that never waits gives way.
 _TURN_MS: Final = 1.0
-
-_QUERY_FIELDS: Final = {
-    "ids": "<u8",
-    "locations": "<u8",
-    "name_space": "<u8",
-    "blocks": "<u4",
-    "holder": "<u4",
-    "status": "|i1",
-}
-_QUERY_DTYPE: Final = np.dtype(
-    {
-        "names": list(_QUERY_FIELDS),
-        "formats": list(_QUERY_FIELDS.values()),
-        "offsets": [ffi.offsetof("sarp_query", name) for name in _QUERY_FIELDS],
-        "itemsize": ffi.sizeof("sarp_query"),
-    }
-)
-"""What of `sarp_query` is the caller's to fill in; the pointers as numbers."""
-
-
-class Queries:
-    """A batch of queries in the kernel's form, with the buffers that they point into."""
-
-    __slots__ = ("_added", "_c", "_keep", "blocks", "count", "locations")
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.blocks: list[int] = []
-        self.locations: list[npt.NDArray[Any] | None] = []
-        self._c: Any = ffi.new("sarp_query[]", max(1, count))
-        self._added: list[tuple[npt.NDArray[np.uint8], int, int, np.dtype[Any] | None]] = []
-        self._keep: list[Any] = []
-
-    @property
-    def c(self) -> Any:
-        """`sarp_query[]`: the queries added so far."""
-        if self._added:
-            self._encode()
-        return self._c
-
-    def add(
-        self, ids: npt.NDArray[np.uint8], name_space: int, holder: int, location_dtype: np.dtype[Any] | None
-    ) -> None:
-        """Add a query for ids (blocks, 16), with room for its locations if a dtype is given: the same one for all."""
-        self.blocks.append(len(ids))
-        self._added.append((ids, name_space, holder, location_dtype))
-        if len(self._added) == _TOGETHER_MAX:
-            self._encode()
-
-    def _encode(self) -> None:
-        """Put what was added into the kernel's form: many small queries together, since each step costs per call."""
-        added, self._added = self._added, []
-        first = len(self.blocks) - len(added)
-        if len(added) >= _TOGETHER_MIN and sum(self.blocks[first:]) <= _TOGETHER_BLOCKS:
-            self._encode_together(first, added)
-            return
-        for i, (ids, name_space, holder, location_dtype) in enumerate(added, first):
-            query = self._c[i]
-            query.status = lib.SARP_NEED
-            query.blocks = blocks = len(ids)
-            query.holder = holder
-            query.name_space = name_space
-            locations = None if location_dtype is None else np.empty(blocks, location_dtype)
-            self.locations.append(locations)
-            if blocks:
-                query.ids = self._pointer(ids)
-                if locations is not None:
-                    query.locations = self._pointer(locations)
-
-    def _pointer(self, array: npt.NDArray[Any]) -> Any:
-        data = ffi.from_buffer("uint8_t[]", array)
-        self._keep.append(data)
-        return data
-
-    def _encode_together(
-        self, first: int, added: list[tuple[npt.NDArray[np.uint8], int, int, np.dtype[Any] | None]]
-    ) -> None:
-        many_ids, name_spaces, holders, dtypes = zip(*added, strict=True)
-        rows = np.frombuffer(ffi.buffer(self._c), _QUERY_DTYPE)[first : first + len(added)]
-        ends = np.cumsum(self.blocks[first:], dtype=np.uint64)
-        blocks = np.diff(ends, prepend=np.uint64(0))
-        starts = ends - blocks
-        ids = np.concatenate(many_ids)
-        self._keep.append(ids)
-        rows["status"] = lib.SARP_NEED
-        rows["blocks"] = blocks
-        rows["holder"] = holders
-        rows["name_space"] = name_spaces
-        rows["ids"] = np.uint64(ids.ctypes.data) + starts * np.uint64(fmt.ID_BYTES)
-        dtype = dtypes[0]
-        if dtype is None:
-            self.locations += [None] * len(added)
-            return
-        locations = np.empty(len(ids), dtype)
-        rows["locations"] = np.uint64(locations.ctypes.data) + starts * np.uint64(dtype.itemsize)
-        places = zip(starts.tolist(), ends.tolist(), strict=True)
-        self.locations += [locations[begin:end] for begin, end in places]
-
-    def slices(self) -> list[tuple[int, int]]:
-        """(first, count) of runs of queries that one kernel call may take."""
-        out, first, blocks = [], 0, 0
-        for i, count in enumerate(self.blocks):
-            if blocks and blocks + count > _SLICE_BLOCKS:
-                out.append((first, i - first))
-                first, blocks = i, 0
-            blocks += count
-        out.append((first, self.count - first))
-        return out
 
 
 class _Missing:

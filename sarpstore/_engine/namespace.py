@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sarpstore._blocks import as_tokens, canonical_root, ids_in_turns, locations_in_turns, tokens_in_turns
-from sarpstore._engine.core import Core, Key, Sequenced
+from sarpstore._engine.queries import Key, Sequenced
 from sarpstore._errors import InputError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from sarpstore._engine.core import Core
     from sarpstore._engine.results import Match
 
 __all__ = ["Namespace"]
 
 # The store's own ids, and an engine's of the same length, are one scheme.
 _NATIVE_KEY_BYTES: Final = 16
+_BYTE: Final = np.dtype(np.uint8)
 _NAME_BYTES_MAX: Final = 1024
 
 
@@ -105,6 +107,12 @@ class Namespace:
             # A copy: the caller may change its array meanwhile.
             ids = await hasher.hash_in_slices(self._root, values.copy())
         return Sequenced(self._key, ids, _NATIVE_KEY_BYTES)
+
+    def borrowed(self, ids: Any) -> Sequenced | None:
+        """An array of ids of 16 bytes as it is, not copied; None for anything else."""
+        if type(ids) is not np.ndarray or ids.dtype is not _BYTE or ids.ndim != 2 or ids.shape[1] != _NATIVE_KEY_BYTES:
+            return None
+        return Sequenced(self._key, ids, _NATIVE_KEY_BYTES if len(ids) else 0)
 
     async def sequenced(self, ids: Any) -> Sequenced:
         """Ids that the caller has, as the engine takes them."""

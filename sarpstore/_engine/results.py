@@ -14,17 +14,27 @@ __all__ = ["Match", "PublishedStats", "Stats"]
 
 
 class Match:
-    """How far a sequence is held, and where."""
+    """How far a sequence is held, and where.
 
-    __slots__ = ("_block_tokens", "_ids", "_locations", "blocks")
+    `ids` and `locations` of a batch's answers are views of arrays that up to 128 answers share: copy what is kept long.
+    """
+
+    __slots__ = ("_begin", "_block_tokens", "_ids", "_locations", "blocks")
 
     def __init__(
-        self, blocks: int, ids: npt.NDArray[np.uint8], locations: npt.NDArray[Any] | None, block_tokens: int
+        self,
+        blocks: int,
+        ids: npt.NDArray[np.uint8],
+        locations: npt.NDArray[Any] | None,
+        begin: int,
+        block_tokens: int,
     ) -> None:
+        # `ids` and `locations` are a batch's; this sequence's begin at `begin`.
         self.blocks = blocks
         """Blocks held, from the sequence's start on."""
         self._ids = ids
         self._locations = locations
+        self._begin = begin
         self._block_tokens = block_tokens
 
     @property
@@ -35,14 +45,14 @@ class Match:
     @property
     def ids(self) -> npt.NDArray[np.uint8]:
         """Ids of the held blocks, (blocks, 16) uint8."""
-        return self._ids[: self.blocks]
+        return self._ids[self._begin : self._begin + self.blocks]
 
     @property
     def locations(self) -> npt.NDArray[Any]:
         """Locations of the held blocks, (blocks,) of the store's dtype. AttributeError if none were asked for."""
         if self._locations is None:
             raise AttributeError("this match was made with locations=False")
-        return self._locations[: self.blocks]
+        return self._locations[self._begin : self._begin + self.blocks]
 
     def __repr__(self) -> str:
         return f"Match(blocks={self.blocks}, tokens={self.tokens})"

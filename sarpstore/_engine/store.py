@@ -15,6 +15,7 @@ from sarpstore._blocks import tokens_in_turns
 from sarpstore._engine.background import Background
 from sarpstore._engine.core import Core
 from sarpstore._engine.namespace import Namespace
+from sarpstore._engine.queries import GROUP_MAX
 from sarpstore._engine.results import Match, Stats
 from sarpstore._engine.state import State, open_state
 from sarpstore._errors import InputError, NotAStoreError, OptionError, ReadOnlyError
@@ -32,7 +33,6 @@ __all__ = ["Opening", "Store", "open_store"]
 
 # What a batch may hash, or take in, before the event loop gets its turn: about a millisecond.
 _BLOCKS_PER_TURN: Final = 4096
-_QUERIES_PER_TURN: Final = 128
 
 
 class Store:
@@ -89,12 +89,19 @@ class Store:
     async def match_many_ids(
         self, queries: Iterable[tuple[Namespace, Any]], *, locations: bool = True, holder: int = 0
     ) -> list[Match]:
-        """`match_ids` for each (namespace, ids), as one batch."""
+        """`match_ids` for each (namespace, ids), as one batch.
+
+        Arrays of a batch of more than 128 queries must stay as they are until the call returns.
+        """
         self._core.check()
+        pairs = _pairs(queries)
+        batch = [each for namespace, ids in pairs if (each := self._own(namespace).borrowed(ids))]
+        if len(batch) == len(pairs):
+            return await self._core.match(batch, locations=locations, holder=holder, borrowed=True)
         batch = []
-        for namespace, ids in _pairs(queries):
-            batch.append(await self._own(namespace).sequenced(ids))
-            if len(batch) % _QUERIES_PER_TURN == 0:
+        for namespace, ids in pairs:
+            batch.append(await namespace.sequenced(ids))
+            if len(batch) % GROUP_MAX == 0:
                 await asyncio.sleep(0)
         return await self._core.match(batch, locations=locations, holder=holder)
 

@@ -62,7 +62,7 @@ class Holds:
         try:
             yield
         finally:
-            asyncio.Handle._run = original  # type: ignore[method-assign, assignment]  # noqa: SLF001
+            asyncio.Handle._run = original  # type: ignore[method-assign]  # noqa: SLF001
             os.close(self._fd)
 
     def _waited_ns(self) -> int:
