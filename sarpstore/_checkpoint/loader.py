@@ -47,7 +47,7 @@ def steps_by_partition(
 
 def places_by_range(directory: Directory, rows: npt.NDArray[Any]) -> dict[Cursor, ImagePlace]:
     """Rows of a head's partition table by their range."""
-    return {directory.row_range(row): row for row in rows}
+    return dict(zip(directory.row_ranges(rows), rows, strict=True))
 
 
 class PartitionLoader:

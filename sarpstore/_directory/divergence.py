@@ -147,6 +147,11 @@ class DivergenceDirectory:
         return row
 
     @staticmethod
+    def row_ranges(rows: npt.NDArray[Any]) -> list[tuple[int, int]]:
+        """`row_range` of each."""
+        return list(zip(rows["prefix"].tolist(), rows["depth"].tolist(), strict=True))
+
+    @staticmethod
     def row_range(row: Any) -> tuple[int, int]:
         """(prefix, depth)."""
         return int(row["prefix"]), int(row["depth"])

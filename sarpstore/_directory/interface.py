@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     import numpy.typing as npt
 
@@ -115,6 +117,10 @@ class Directory(Protocol):
 
     def row(self, partition: int) -> Any:
         """One row (`row_dtype`) of a partition as it is now: its range and counts. Where its image is stays zero."""
+        ...
+
+    def row_ranges(self, rows: npt.NDArray[Any]) -> Sequence[Cursor]:
+        """`row_range` of each of many rows."""
         ...
 
     def row_range(self, row: Any) -> Cursor:

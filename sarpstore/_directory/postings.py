@@ -183,6 +183,11 @@ class PostingsDirectory:
         return row
 
     @staticmethod
+    def row_ranges(rows: npt.NDArray[Any]) -> list[tuple[int, int, int]]:
+        """`row_range` of each."""
+        return list(zip(*(rows[name].tolist() for name in ("key", "filter", "reference")), strict=True))
+
+    @staticmethod
     def row_range(row: Any) -> tuple[int, int, int]:
         """(key, filter, reference) of its low."""
         return int(row["key"]), int(row["filter"]), int(row["reference"])

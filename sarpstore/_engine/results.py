@@ -74,7 +74,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """A store's counters since it was opened, and its sizes now.
 
     blocks: Blocks held.
-    segments: Directory entries: one a segment.
+    segments: Directory entries: one a segment record; under sarp its postings, one to eight a record.
     holders: Holders that this process has inserted for.
     directory_bytes: Memory of the directory, slack included.
     cache_bytes: Memory of cached log pages.

@@ -37,7 +37,8 @@ LABEL_WIDTHS = (10, 18)
 BLOCK_ID_BYTES = 16
 LOCATION_BYTES = 14
 ENTRY_BYTES = 16
-"""A directory entry: one a segment."""
+POSTING_BYTES = 24
+"""A directory entry: one a segment; under sarp one to eight."""
 
 RECORD_BYTES_A_BLOCK = 32
 """A full segment record's bytes over its 64 blocks: header, ids and locations."""
@@ -93,11 +94,12 @@ def derived(row: Row) -> dict[str, float]:
     blocks = max(1, replay.unique_blocks)
     directory, log = stat(replay.stats, "directory_bytes"), stat(replay.stats, "log_bytes")
     written = stat(replay.stats, "written_bytes")
+    entry_bytes = POSTING_BYTES if row.may_lose else ENTRY_BYTES
     return {
         "requests_per_second": replay.turns / replay.seconds if replay.seconds else 0.0,
         "requests_a_commit": replay.turns / max(1, stat(replay.stats, "commits")),
         "directory_bytes_a_block": directory / blocks,
-        "directory_slack": directory / max(1, ENTRY_BYTES * stat(replay.stats, "segments")),
+        "directory_slack": directory / max(1, entry_bytes * stat(replay.stats, "segments")),
         "log_over_ids_and_locations": log / (blocks * (BLOCK_ID_BYTES + LOCATION_BYTES)),
         "log_over_full_segments": log / (blocks * RECORD_BYTES_A_BLOCK),
         "written_over_full_segments": max(log, written) / (blocks * RECORD_BYTES_A_BLOCK),
