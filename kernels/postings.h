@@ -82,7 +82,8 @@ uint64_t sarp_postings_bytes(const sarp_postings *postings);
 /* Fills `filters[p]` with the filter of point p of a window that has these ids, 0 where it has no block there. */
 void sarp_postings_filters(const sarp_base *base, const uint8_t *ids, uint32_t n, uint64_t *filters);
 
-/* sarp_match, sarp_estimate and sarp_insert (match.h, commit.h) for this directory (postings.md, sections 6 and 7). */
+/* sarp_match, sarp_estimate and sarp_insert (match.h, commit.h) for this directory (postings.md, sections 6 and 7). An insertion
+   has at most 128 new windows. */
 int32_t sarp_postings_match(const sarp_postings *postings, const sarp_pages *pages, sarp_query *queries, size_t count,
                             sarp_needs *needs);
 void sarp_postings_estimate(const sarp_postings *postings, const sarp_query *query, uint32_t *at_least, uint32_t *at_most);

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from kernel_views import SECRET, UUID, KernelQueries, Needs, Oracle, clear_cache, parse_segment
+from postings_views import FIRST_PAGE, SIZE, Element, Images, Setup, changes_list, list_changes, rows_of, twin_of
 from strategies import ids_of, locations_of
 
 from sarpstore import _format as fmt
@@ -38,47 +38,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-Element = tuple[int, ...]
-Low = tuple[int, int, int]
-SIZE = 14
-FIRST_PAGE = fmt.LOG_HEADER_BYTES // fmt.PAGE
-
-
-@dataclass(frozen=True)
-class Setup:
-    """Options of the directory, where partitions begin at the start, and sizes of the log."""
-
-    read_cap: int = 4
-    refine_at: int = 16
-    prune_at: int = 3
-    tie_cap: int = 8192
-    lows: tuple[Low, ...] = ((0, 0, 0),)
-    commit_pages: int = 64
-    file_pages: int = 4096
-    scalar: bool = False
-    directory_bytes: int = 1 << 20
-
-
-@dataclass(slots=True)
-class Images:
-    """A checkpoint that is being written: where its tail starts, what has been imaged, and where to go on."""
-
-    start: int
-    cursor: Low | None
-    rows: list[Any]
-    entries: list[npt.NDArray[Any]]
-
-
-def changes_list(changes: npt.NDArray[Any]) -> list[tuple[int, ...]]:
-    names = ("position", "type", "operation", "point", "key", "root_key", "supersedes", "n", "d")
-    return list(zip(*(changes[name].tolist() for name in names), strict=True))
-
-
-def list_changes(changes: npt.NDArray[Any]) -> list[ListChange]:
-    names = ("operation", "point", "key", "root_key", "supersedes", "n", "d")
-    rows = zip(*(changes[name].tolist() for name in names), strict=True)
-    return [ListChange(*row) for row in rows if row[0]]
-
 
 class PostingsMachine:
     """A store without files, tasks and clocks."""
@@ -99,7 +58,7 @@ class PostingsMachine:
         self.waiting: dict[int, tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.uint32]]] = {}
         self._needs = Needs(4096)
         self.directory = self.new_directory()
-        self.directory.start_unloaded(self.rows_of(setup.lows))
+        self.directory.start_unloaded(rows_of(setup.lows))
         for number in range(len(setup.lows)):
             self.directory.load_empty(number)
         self._begin_writing()
@@ -283,7 +242,7 @@ class PostingsMachine:
             number: (entries, tail, np.ascontiguousarray(steps[partition == number]))
             for number, entries in enumerate(self.images.entries)
         }
-        self._twin_becomes(self._twin_of(self.images.entries), tail)
+        self._twin_becomes(twin_of(self.images.entries, self.slots), tail)
         self.directory = directory
         order = sorted(self.waiting)
         random.Random(seed).shuffle(order)
@@ -291,14 +250,6 @@ class PostingsMachine:
             self.load(number)
         self.images = None
         self._begin_writing()
-
-    def _twin_of(self, images: list[npt.NDArray[Any]]) -> TwinPostings:
-        twin, files = TwinPostings(), self.slots
-        for word0, word1, value in (row for entries in images for row in entries.tolist()):
-            key, n, d, point = word0 >> 16, (word0 >> 10 & 63) + 1, word0 >> 4 & 63, word0 >> 1 & 7
-            position = files[word1 >> 48] << 24 | word1 >> 24 & 0xFFFFFF if word1 >> 24 else 0
-            twin.apply(ListChange(1, point, key, value if position else word1, position, n, d))
-        return twin
 
     # The log
 
@@ -370,13 +321,6 @@ class PostingsMachine:
         for slot, file_number in (slots or {}).items():
             directory.base.add_slot(slot, file_number)
         return directory
-
-    @staticmethod
-    def rows_of(lows: Sequence[Low]) -> npt.NDArray[Any]:
-        rows = np.zeros(len(lows), fmt.POSTING_PARTITION_DTYPE)
-        for row, low in zip(rows, lows, strict=True):
-            row["key"], row["filter"], row["reference"] = low
-        return rows
 
     @property
     def slots(self) -> dict[int, int]:
@@ -488,7 +432,8 @@ class PostingsMachine:
         assert queries.locations(len(queries.c) - 1) == self.twin.locations(found)
 
     def _compare_estimate(self, ids: Sequence[bytes], holder: int, namespace: int) -> None:
-        bounds = self.directory.estimate(KernelQueries(ids, holder, namespace, SIZE, [False]).c)
+        queries = KernelQueries(ids, holder, namespace, SIZE, [False])
+        bounds = self.directory.estimate(queries.c)
         if self.waiting:
             assert bounds[0] <= bounds[1] <= len(ids)
         else:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_views import SECRET, UUID, KernelQueries, Needs
-from postings_machine import FIRST_PAGE, SIZE, PostingsMachine, Setup, changes_list, list_changes
+from postings_machine import PostingsMachine
+from postings_views import FIRST_PAGE, SIZE, Setup, changes_list, list_changes
 from records import get, put, seal, starts
 from strategies import ids_of, locations_of
 

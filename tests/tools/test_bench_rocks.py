@@ -125,7 +125,7 @@ def rocks_bench() -> Path:
 
 @pytest.fixture(scope="session")
 def requests() -> list[Request]:
-    return conversations(12, 12, 7)
+    return conversations(10, 10, 7)
 
 
 class Bench:
@@ -170,7 +170,7 @@ def test_one_thread_gives_exactly_the_oracles_answers(bench: Bench, requests: li
 
 
 def test_nothing_is_lost_when_eight_threads_insert_at_once(bench: Bench, tmp_path: Path) -> None:
-    requests = conversations(24, 8, 11)
+    requests = conversations(16, 6, 11)
     # The same conversations from three more sessions each, so that threads insert the same blocks at the same time.
     crowd = [request._replace(session=request.session + 100 * i) for request in requests for i in range(4)]
     requests_file = write(tmp_path / "r.bin", crowd)

@@ -1,3 +1,27 @@
+// The choices for `best`, and what was measured for them: 1,000 sessions of 8 turns, 310,000 blocks, 260 blocks of
+// history on average, 20 % of the histories rewritten near their end, a budget of 1 MB (10 % of 30 bytes a block),
+// 4 threads where nothing else is said, 2 cores shared with other work. Throughput varied by 1.5x, so what decided is
+// reads, CPU time and bytes written, or repeated runs in turn. blockhash: what it reached in 25 s. RocksDB 7.8.3 as
+// Debian builds it. All but the first row without blobs. Each can be measured again with --tune name=value.
+//   blobs      8 threads, without / with: segmenthash 1,334 and 1,433 / 1,634 and 1,953 requests/s, radix 1,355 and
+//              1,724 / 1,728 and 2,089; written 173 / 55 MB and 152 / 49 MB. On for both.
+//   mem_bloom  segmenthash .56 -> .46 ms of CPU a request, radix no difference. On.
+//   memtables  share of the budget, .1 / .2 / .35: segmenthash 182 / 167 / 126 MB written, radix 173 / 149 / 112; reads a
+//              match 5.0 / 5.0 / 5.3 and 4.2 / 4.2 / 4.4. So .3; blockhash .2 (.35: no difference).
+//   own        share of the record, node or row cache: segmenthash .1 / .4 / .7: 4.9 / 5.0 / 5.2 reads, radix 4.1 / 4.2 /
+//              4.4; blockhash 0 / .2 / .4 / .6: 155 / 129 / 123 / 124. So .2, .3 and .4.
+//   admit      1 / 4 / 16: reads within 4 % of one another for all. 4, blockhash 8.
+//   hits       no filters on the last level: segmenthash 36 reads instead of 5, blockhash 142 instead of 123. Off.
+//   ribbon     neither fewer reads nor less CPU than bloom. Off. 6 bits a key instead of 10: blockhash 130 reads, not 123.
+//   universal  blockhash, 8 threads: 243 and 251 requests/s, level 232 and 234. On there; others no difference.
+//   l0         2 instead of 4: 39 and 35 % more bytes written, no fewer reads.
+//   helpers    1 thread, 0 / 7 helpers: blockhash 83 / 122 requests/s, radix (share 2, blobs) 690 / 877, segmenthash mean
+//              latency 1.02 / .88 ms. On below 4 threads: without liburing MultiGet reads one block after another.
+//   batch      blockhash 64 / 128 / 512: 129 / 171 / 155 requests/s; 256 as 128. hash_index, fill_cache: no difference.
+//   buffers    of compactions and files: about 50 MB resident with RocksDB's defaults, 11 with these.
+//
+// Debian builds this library without NDEBUG (assertions and sync points stay in), without SSE4.2 and AVX2, and without
+// liburing. For figures to be published link a release build with liburing: nothing here needs to change for it.
 #include "options.h"
 
 #include <rocksdb/cache.h>
@@ -62,7 +86,8 @@ Budget budget_of(const Config& config) {
   Budget budget{};
   budget.own = static_cast<uint64_t>(own * static_cast<double>(config.cache_bytes));
   budget.rocksdb = config.cache_bytes - budget.own;
-  budget.memtables = static_cast<uint64_t>(config.tuned("memtables", config.design == "blockhash" ? .2 : .3) * static_cast<double>(config.cache_bytes));
+  const double memtables = config.tuned("memtables", config.design == "blockhash" ? .2 : .3);
+  budget.memtables = static_cast<uint64_t>(memtables * static_cast<double>(config.cache_bytes));
   return budget;
 }
 
@@ -76,18 +101,20 @@ rocksdb::Options options_of(const Config& config, const Budget& budget, std::sha
   // Memtables are charged to the cache in steps of 256 KiB. In a small budget their share is set apart instead.
   const bool charged = budget.rocksdb >= (8u << 20);
   lru.capacity = charged ? budget.rocksdb : budget.rocksdb - budget.memtables;
+  if (config.mode == "fill") lru.capacity = 256u << 20;  // not measured: only what it leaves behind is
   lru.num_shard_bits = budget.rocksdb < (4u << 20) ? 0 : 2;
   lru.strict_capacity_limit = false;  // strict, a cache this small fails reads when 42 threads pin their blocks
   lru.metadata_charge_policy = rocksdb::kFullChargeCacheMetadata;
   table.block_cache = *cache = rocksdb::NewLRUCache(lru);
   table.cache_index_and_filter_blocks = true;
-  options.write_buffer_manager = std::make_shared<rocksdb::WriteBufferManager>(budget.memtables, charged ? *cache : nullptr);
+  options.write_buffer_manager =
+      std::make_shared<rocksdb::WriteBufferManager>(budget.memtables, charged ? *cache : nullptr);
   // A memtable that is being flushed counts too: two of them fit.
   options.write_buffer_size = std::clamp<uint64_t>(budget.memtables / 2, 64u << 10, 64u << 20);
   options.max_write_buffer_number = 3;
 
   options.create_if_missing = true;
-  options.use_direct_reads = true;
+  options.use_direct_reads = config.mode != "fill";
   options.use_direct_io_for_flush_and_compaction = true;
   options.compression = rocksdb::kNoCompression;  // ids are hashes: nothing to compress
   options.max_background_jobs = 4;
@@ -131,7 +158,7 @@ rocksdb::Options options_of(const Config& config, const Budget& budget, std::sha
     options.skip_stats_update_on_db_open = true;
     options.skip_checking_sst_file_sizes_on_db_open = true;
     options.avoid_flush_during_recovery = true;
-    if (config.tuned("universal", 0) > 0) options.compaction_style = rocksdb::kCompactionStyleUniversal;
+    if (config.tuned("universal", blocks) > 0) options.compaction_style = rocksdb::kCompactionStyleUniversal;
     if (config.tuned("blobs", !blocks) > 0) {
       // Records of more than 8 blocks lie in blob files: compaction moves keys only.
       options.enable_blob_files = true;
