@@ -146,8 +146,11 @@ async def open_state(folder: Folder, options: Options) -> State:
 
 async def _open(folder: Folder, scheduler: Scheduler, options: Options) -> State:
     for tries_left in range(_SNAPSHOT_TRIES, -1, -1):
-        found = await _find(folder, scheduler, options)
-        state = await _state_of(folder, scheduler, options, found)
+        # Side by side: the one asks the file system, the other reads.
+        found, direct = await asyncio.gather(
+            _find(folder, scheduler, options), _takes_direct(folder, scheduler, options)
+        )
+        state = await _state_of(folder, scheduler, options, found, direct=direct)
         if not options.read_only:
             await scheduler.run(_remove_temporaries, folder)
             _start_writing(state, options)
@@ -172,9 +175,9 @@ async def _open(folder: Folder, scheduler: Scheduler, options: Options) -> State
 async def _pin_files(state: State) -> None:
     """Load what stands in .images files, whose names a writer removes with older checkpoints. Log files stay."""
     if state.found.head is not None:
-        for number in np.unique(state.found.head.partitions["images_number"]).tolist():
-            if number:
-                await state.files.pinned_images(number)
+        # Not numpy.unique: it would import numpy.ma, 20 ms, at a process's first open.
+        for number in sorted(set(state.found.head.partitions["images_number"].tolist()) - {0}):
+            await state.files.pinned_images(number)
 
 
 def _remove_temporaries(folder: Folder) -> None:
@@ -188,7 +191,7 @@ async def _takes_direct(folder: Folder, scheduler: Scheduler, options: Options) 
     """Whether log and image files are read directly; OptionError where they must and can't be."""
     if options.direct_io is False:
         return False
-    takes = await scheduler.run(folder.takes_direct)
+    takes = await scheduler.run_background(folder.takes_direct)
     if options.direct_io is True and not takes:
         raise OptionError(f"direct_io=True: the file system of {folder.path} has no direct reads; use 'auto' or False")
     return takes
@@ -226,7 +229,7 @@ def _make_directory(shape: Shape, options: Options) -> Directory:
     )
 
 
-async def _state_of(folder: Folder, scheduler: Scheduler, options: Options, found: Recovered) -> State:
+async def _state_of(folder: Folder, scheduler: Scheduler, options: Options, found: Recovered, *, direct: bool) -> State:
     directory = found.directory
     tail = found.changes
     if found.head is None:
@@ -247,7 +250,7 @@ async def _state_of(folder: Folder, scheduler: Scheduler, options: Options, foun
     grouped = (
         await scheduler.run(steps_by_partition, directory, tail) if long_tail else steps_by_partition(directory, tail)
     )
-    files = OpenFiles(folder, scheduler, _files_max(), direct=await _takes_direct(folder, scheduler, options))
+    files = OpenFiles(folder, scheduler, _files_max(), direct=direct)
     pages = Pages(found.shape.uuid, found.shape.location_bytes, options.cache_bytes)
     pages.serve(scheduler.table)
 
