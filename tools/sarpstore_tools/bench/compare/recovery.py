@@ -1,4 +1,4 @@
-"""Recovery: each engine is filled and killed (SIGKILL), and how soon does a fresh process answer from cold files?
+"""Recovery: each engine is filled and, a second later, killed; how soon does a fresh process answer from cold files?
 
 The clock runs in a process that has imported everything and read its question, from the start of opening to the first
 right answer; the page cache was dropped before. Every repeat opens a copy of the same files.

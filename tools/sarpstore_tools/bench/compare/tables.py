@@ -146,7 +146,8 @@ def _recovery(found: Comparison) -> RenderableType | None:
     sizes = sorted({one.blocks for one in found.recovery})
     names = ("first answer", "all loaded")
     table = _table(
-        "Recovery after SIGKILL, cold, in ms from the start of opening", [f"{n}\n{s:,}" for s in sizes for n in names]
+        "Recovery after SIGKILL a second after the last insertion, cold, in ms from the start of opening",
+        [f"{n}\n{s:,}" for s in sizes for n in names],
     )
     for engine in dict.fromkeys(one.engine for one in found.recovery):
         by_size = {one.blocks: one for one in found.recovery if one.engine == engine}

@@ -45,6 +45,9 @@ POLL_SECONDS = 0.0005
 TRIES = 1000
 """Matches after opening until the first right one, at most."""
 
+QUIET_SECONDS = 1.0
+"""Between the last insertion and the kill: a server that crashes, not a load that is cut short (`bench recovery`)."""
+
 
 def main() -> int:
     """Do the job in the first argument; the exit status is 0, or 2 after a message that says why not."""
@@ -149,6 +152,7 @@ async def _fill(job: FillJob, parent: Parent) -> None:
         await engine.insert(engine.prepare_insert(native, int(requests.expected[request])))
         await asyncio.sleep(0)
     await engine.persist(folder)
+    await asyncio.sleep(QUIET_SECONDS)
     parent.send(Filled(job.blocks, time.monotonic() - began, engine.processes()))
     parent.wait()
 
