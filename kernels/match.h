@@ -16,7 +16,7 @@ typedef struct {
     /* the answer */
     uint64_t owner_reference; /* record that holds the last matched block; none if matched is 0 */
     uint32_t matched;         /* blocks */
-    uint32_t records;         /* records that the answer rests on */
+    uint32_t records;         /* that it rests on; under sarp also candidates that were not the best */
     uint8_t owner_n, owner_d, owner_dp;
     int8_t status;            /* SARP_OK or SARP_NEED */
     uint32_t reserved;

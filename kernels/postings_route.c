@@ -58,7 +58,7 @@ static uint32_t bound_of(uint32_t point, int32_t equal, uint32_t limit) {
 }
 
 /* Reads candidates until none that is left can be longer. Stops where a page is missing. */
-static void search(routing *t, const route *at, uint32_t first, uint32_t limit, proof *best) {
+static void search(routing *t, const route *at, uint32_t first, uint32_t limit, proof *best, uint32_t *records) {
     candidate_group group;
     uint32_t left = t->dir->read_cap;
     candidates c = candidates_of(t->dir, &at->list, filter_of(t->dir->base, ids_at(t, first), limit, at->point));
@@ -73,6 +73,7 @@ static void search(routing *t, const route *at, uint32_t first, uint32_t limit, 
             if ((n < most ? n : most) <= best->length) break;
             const uint8_t *record = read_segment(&t->r, posting_reference(e));
             if (t->r.missing) return;
+            ++*records;
             const uint32_t length = record ? prove_segment(t->r.pages, record, t->query, first, n) : 0;
             if (length > best->length) *best = (proof){record, posting_reference(e), length, posting_n(e), posting_d(e)};
         }
@@ -117,7 +118,7 @@ static void match_one(routing *t) {
         proof best = {0};
         route at;
         t->r.missing = 0;
-        if (find_route(t, first, limit, &at)) search(t, &at, first, limit, &best);
+        if (find_route(t, first, limit, &at)) search(t, &at, first, limit, &best, &records);
         if (t->r.missing) {
             missing = 1;
             continue;
@@ -126,7 +127,6 @@ static void match_one(routing *t) {
         if (best.length) {
             last = best;
             matched = first + best.length;
-            records++;
         }
         if (best.length < SARP_WINDOW) break;
     }

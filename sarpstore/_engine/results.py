@@ -83,7 +83,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     reads_coalesced: Pages that came along in a neighbour's read.
     reads_joined: Pages that were already on their way for somebody else.
     cache_hits: Pages found in the cache.
-    records_read: Records that matches rest on, cached or not.
+    records_read: Records that matches rest on, cached or not; under sarp also the candidates that were not the best.
     inserted_blocks: Blocks that were new when inserted.
     log_bytes: Bytes of the log files.
     dead_bytes: Bytes of superseded records written by this process.
