@@ -1,16 +1,11 @@
 """RocksDB as the SARP paper's baselines: an external C++ program, compiled when it is first needed.
 
-Its sources are in `bench/rocks`; it links with the system's librocksdb. The binary is kept in the user's cache folder,
-named after a hash of the sources and the compiler's version.
+Its sources are in `bench/rocks`; it links with the system's librocksdb.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +13,7 @@ import msgspec
 
 from sarpstore_tools.bench.compare.engine import NotAvailableError
 from sarpstore_tools.bench.compare.model import CellJob, CellResult, Latency, RecoverResult
+from sarpstore_tools.bench.compare.programs import compiled
 from sarpstore_tools.bench.worker import WorkerError
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -25,7 +21,6 @@ T = TypeVar("T", bound=msgspec.Struct)
 SOURCES = Path(__file__).parent.parent / "rocks"
 FLAGS = ("-O2", "-std=c++17")
 LIBRARIES = ("-lrocksdb", "-pthread")
-COMPILE_SECONDS_MAX = 300
 GRACE_SECONDS = 300
 """What a run may take besides the time that it was given: opening, filling caches, closing."""
 
@@ -154,49 +149,13 @@ class RocksProgram:
         return self._path
 
 
-def cache_folder() -> Path:
-    """Where compiled programs are kept."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "sarpstore"
-
-
 def _build() -> Path:
-    files = sorted(SOURCES.glob("*.cpp")) + sorted(SOURCES.glob("*.h")) + sorted(SOURCES.glob("*.hpp"))
-    sources = [str(path) for path in files if path.suffix == ".cpp"]
-    if not sources:
-        raise NotAvailableError("its program's sources are not in this installation")
-    compiler = shutil.which("g++") or shutil.which("c++")
-    if compiler is None:
-        raise NotAvailableError("no C++ compiler here")
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=False).stdout  # noqa: S603
-    digest = hashlib.sha256(version + b"\0".join([b" ".join(map(str.encode, FLAGS)), *(p.read_bytes() for p in files)]))
-    target = cache_folder() / f"rocks_bench-{digest.hexdigest()[:16]}"
-    if not target.exists():
-        _compile(compiler, sources, target)
-    return target
-
-
-def _compile(compiler: str, sources: list[str], target: Path) -> None:
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-            made = Path(scratch) / "rocks_bench"
-            done = subprocess.run(  # noqa: S603 (an installed compiler, our own sources)
-                [compiler, *FLAGS, *sources, "-o", str(made), *LIBRARIES],
-                capture_output=True,
-                timeout=COMPILE_SECONDS_MAX,
-                check=False,
-            )
-            if done.returncode == 0:
-                made.replace(target)
-                return
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise NotAvailableError(f"its program cannot be compiled: {error}") from error
-    errors = [line for line in done.stderr.decode(errors="replace").splitlines() if "error" in line]
-    reason = next(iter(errors), f"status {done.returncode}")
-    if "rocksdb/" in reason or "-lrocksdb" in reason:
-        raise NotAvailableError("librocksdb is not installed here (Debian: librocksdb-dev)")
-    raise NotAvailableError(f"its program cannot be compiled: {reason}")
+        return compiled("rocks_bench", SOURCES, ("g++", "c++"), FLAGS, LIBRARIES)
+    except NotAvailableError as error:
+        if "rocksdb/" in str(error) or "-lrocksdb" in str(error):
+            raise NotAvailableError("librocksdb is not installed here (Debian: librocksdb-dev)") from error
+        raise
 
 
 def _read(path: Path, kind: type[T]) -> T:
