@@ -2,12 +2,14 @@
 #pragma once
 #include "internal_postings.h"
 
-/* Groups by the number of fingerprints in common with the query, from the highest down. */
+/* Groups by the number of fingerprints in common with the query, from the highest down; before all others stand the postings
+   that have the very same filter, which ends where the query's does. */
 typedef struct {
     const sarp_postings *dir;
     const posting_list *list;
     uint64_t filter;
     int32_t equal;  /* of the next group; below 0 there is none */
+    int32_t same;   /* the next group is that of the same filter */
     spot low, high; /* what the groups before it cover */
 } candidates;
 

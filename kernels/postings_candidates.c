@@ -90,12 +90,13 @@ static spot spot_forward(const sarp_postings *dir, spot at, uint64_t count) {
 
 candidates candidates_of(const sarp_postings *dir, const posting_list *list, uint64_t filter) {
     const spot at = spot_lower(dir, (place){list->key, filter, 1}); /* behind a state */
-    return (candidates){dir, list, filter, (int32_t)filter_length(filter), at, at};
+    const int32_t equal = (int32_t)filter_length(filter);
+    return (candidates){dir, list, filter, equal, equal < FINGERPRINTS, at, at};
 }
 
 void candidates_next(candidates *c, candidate_group *group) {
     const sarp_postings *dir = c->dir;
-    const uint64_t rest = c->equal ? UINT64_MAX >> (8 * c->equal - 1) >> 1 : UINT64_MAX;
+    const uint64_t others = c->equal ? UINT64_MAX >> (8 * c->equal - 1) >> 1 : UINT64_MAX, rest = c->same ? 0 : others;
     const uint64_t first = c->filter & ~rest, last = c->filter | rest;
     const spot low = spot_lower(dir, (place){c->list->key, first, 0});
     const spot high = last == UINT64_MAX ? c->list->end : spot_lower(dir, (place){c->list->key, last + 1, 0});
@@ -106,5 +107,6 @@ void candidates_next(candidates *c, candidate_group *group) {
     keep_span(dir, group, c->high, behind < dir->tie_cap ? behind : dir->tie_cap);
     c->low = low;
     c->high = high;
-    c->equal--;
+    c->equal -= !c->same;
+    c->same = 0;
 }

@@ -36,6 +36,7 @@ class DivergenceDirectory:
     routing: Final = "divergence"
     entry_bytes: Final = fmt.ENTRY_DTYPE.itemsize
     row_dtype: Final = fmt.PARTITION_DTYPE
+    insert_windows_max: Final = 128
 
     def __init__(self, secret: bytes, bytes_max: int, features: int = FEATURES) -> None:
         self.bytes_max = bytes_max

@@ -40,6 +40,11 @@ class Directory(Protocol):
         ...
 
     @property
+    def insert_windows_max(self) -> int:
+        """Windows that one call of `insert` should be given, so that it takes no more than a millisecond."""
+        ...
+
+    @property
     def row_dtype(self) -> np.dtype[Any]:
         """A partition's row in a checkpoint's head."""
         ...

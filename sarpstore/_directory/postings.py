@@ -39,6 +39,7 @@ class PostingsDirectory:
     routing: Final = "sarp"
     entry_bytes: Final = fmt.POSTING_DTYPE.itemsize
     row_dtype: Final = fmt.POSTING_PARTITION_DTYPE
+    insert_windows_max: Final = 32
 
     def __init__(
         self,

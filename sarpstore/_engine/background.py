@@ -115,9 +115,11 @@ class Background:
 
     async def replace(self, state: State) -> None:
         """Go on with another state of a read-only store."""
-        await self._cancel()
-        self._state = state
+        old, self._state = self._tasks, state
+        for task in old:
+            task.cancel()
         self._tasks = self._reading_tasks(state)
+        await asyncio.wait(old)
 
     async def stop(self) -> None:
         """End all work; checkpoint once more if there is anything new, so that the next open replays nothing."""

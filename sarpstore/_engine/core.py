@@ -104,15 +104,15 @@ class Core:
         state = self.state
         count = len(batch)
         queries = Queries(count, holder, state.shape.location_dtype if locations else None)
-        for first in range(0, count, GROUP_MAX):
-            if first:
-                await asyncio.sleep(0)
-            group = batch[first : first + GROUP_MAX]
-            for key, _, key_bytes in group:
-                self._check_scheme(state, key, key_bytes)
-            queries.add(group, borrowed=borrowed)
-        state.users += 1
+        state.users += 1  # before the first wait: a refresh must not close what this call will read
         try:
+            for first in range(0, count, GROUP_MAX):
+                if first:
+                    await asyncio.sleep(0)
+                group = batch[first : first + GROUP_MAX]
+                for key, _, key_bytes in group:
+                    self._check_scheme(state, key, key_bytes)
+                queries.add(group, borrowed=borrowed)
             await state.matcher.match(queries)
         finally:
             state.users -= 1
@@ -160,7 +160,7 @@ class Core:
             repaired = np.empty_like(rows)
             query.locations = pointer("uint8_t *", repaired)
         source = pointer("uint8_t *", rows)
-        total, new, part = len(rows), 0, _PART_BLOCKS
+        total, new, part = len(rows), 0, min(_PART_BLOCKS, self.state.directory.insert_windows_max * 64)
         limit = min(total, part)
         while True:
             query.blocks = limit

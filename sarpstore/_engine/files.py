@@ -7,6 +7,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from sarpstore import _format as fmt
+from sarpstore._errors import ClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -73,7 +74,15 @@ class OpenFiles:
         return await asyncio.shield(task)
 
     async def _open(self, name: str) -> File:
-        return await self._scheduler.run(self._folder.open_direct if self.direct else self._folder.open, name)
+        file: File = await self._scheduler.run(self._folder.open_direct if self.direct else self._folder.open, name)
+        self._check_open(file)
+        return file
+
+    def _check_open(self, file: File) -> None:
+        """ClosedError, with the file closed, where `close` has begun: it would not see this one any more."""
+        if self.closed:
+            file.close()
+            raise ClosedError(f"{self._folder.path} is closed")
 
     async def _open_log(self, slot: int, name: str) -> File:
         file = await self._open(name)
@@ -82,8 +91,9 @@ class OpenFiles:
             closing = self._logs.pop(oldest)
             await self._scheduler.detach(oldest)
             await self._scheduler.run(closing.close)
-        self._scheduler.attach(slot, file)
+        self._check_open(file)
         self._logs[slot] = file
+        self._scheduler.attach(slot, file)
         return file
 
     async def _open_images(self, name: str) -> File:
@@ -96,12 +106,13 @@ class OpenFiles:
         return file
 
     async def close(self) -> None:
+        """Close all files once their reads have ended. One that was cut short is gone on with by the next."""
         self.closed = True
-        logs, self._logs = self._logs, {}
-        for slot in logs:
+        while self._logs:
+            slot, file = next(iter(self._logs.items()))
             await self._scheduler.detach(slot)
-        files = [*logs.values(), *self._images.values(), *self._pinned.values()]
-        self._images.clear()
-        self._pinned.clear()
-        for file in files:
-            await self._scheduler.run(file.close)
+            self._logs.pop(slot, None)
+            file.close()
+        for files in (self._images, self._pinned):
+            while files:
+                files.popitem()[1].close()

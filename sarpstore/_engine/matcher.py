@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sarpstore import _format as fmt
 from sarpstore._clock import monotonic_ms
 from sarpstore._errors import StorageError
-from sarpstore._io import Ticket
+from sarpstore._io import Ticket, together
 from sarpstore._kernel import ffi, lib
 from sarpstore._log.pages import file_page
 
@@ -172,7 +172,7 @@ class Matcher:
     async def _bring(self, missing: _Missing) -> None:
         """Return once what is missing is in memory. Pages that can't be read are held as such: damaged records."""
         if missing.partitions and missing.wants_pages:
-            await asyncio.gather(self.loader.load(missing.partitions), self._read(missing))
+            await together(self.loader.load(missing.partitions), self._read(missing))
         elif missing.partitions:
             await self.loader.load(missing.partitions)
         else:

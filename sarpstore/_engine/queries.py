@@ -97,7 +97,8 @@ class Queries:
             self._add_together(first, blocks, sequences)
             return
         for index, sequenced in enumerate(sequences, first):
-            self._add_one(index, sequenced.ids.copy() if borrowed else sequenced.ids, sequenced.key.name_space)
+            ids = sequenced.ids.copy() if borrowed else sequenced.ids  # which is in C's order, too
+            self._add_one(index, ids, sequenced.key.name_space)
 
     def _add_one(self, index: int, ids: npt.NDArray[np.uint8], name_space: int) -> None:
         query = self.c[index]
@@ -123,7 +124,9 @@ class Queries:
         rows = self._view()[first : first + len(blocks)]
         ends = np.cumsum(blocks, dtype=np.uint64)
         starts = ends - np.array(blocks, np.uint64)
-        ids = np.concatenate([sequenced.ids for sequenced in sequences])
+        # Not concatenate alone: of arrays in Fortran's order it would make another.
+        ids = np.empty((sum(blocks), fmt.ID_BYTES), np.uint8)
+        np.concatenate([sequenced.ids for sequenced in sequences], out=ids)
         self._keep.append(ids)
         rows["status"] = lib.SARP_NEED
         rows["blocks"] = blocks

@@ -18,7 +18,7 @@ from sarpstore._directory import Directory, DivergenceDirectory, PostingsDirecto
 from sarpstore._engine.files import OpenFiles
 from sarpstore._engine.matcher import Matcher
 from sarpstore._errors import CorruptionError, NotAStoreError, OptionError, ReadOnlyError, StorageError
-from sarpstore._io import Scheduler, choose_backend
+from sarpstore._io import Scheduler, choose_backend, together
 from sarpstore._kernel import CHANGE_DTYPE
 from sarpstore._log.commits import COMMIT_PAGES_MAX
 from sarpstore._log.gather import Gatherer, LogEnd
@@ -73,7 +73,10 @@ class State:
     carried: Carried = field(default_factory=lambda: Carried())
     users: int = 0
     """Calls that are answered from this state now."""
+    closing: bool = False
+    """`close` has begun: nothing more is written by others."""
     _retired: bool = False
+    _log_closed: bool = False
     _closing: asyncio.Task[None] | None = None
 
     @property
@@ -118,9 +121,11 @@ class State:
 
     async def close(self) -> None:
         """Write what there is to write, then give everything up; raises what kept the log from being synced."""
+        self.closing = True
         try:
-            if self.log is not None:
+            if self.log is not None and not self._log_closed:
                 await self.log.close()
+                self._log_closed = True
         finally:
             await self.close_files()
             self.folder.close()
@@ -133,7 +138,12 @@ class State:
 async def open_state(folder: Folder, options: Options) -> State:
     """Recover the store in `folder`, or make one where the options allow it."""
     began = monotonic_ms()
-    scheduler = Scheduler(choose_backend(options.io, options.queue_depth), queue_depth=options.queue_depth)
+    backend = choose_backend(options.io, options.queue_depth)
+    try:
+        scheduler = Scheduler(backend, queue_depth=options.queue_depth)
+    except BaseException:
+        backend.stop()
+        raise
     try:
         state = await _open(folder, scheduler, options)
     except BaseException:
@@ -147,37 +157,46 @@ async def open_state(folder: Folder, options: Options) -> State:
 async def _open(folder: Folder, scheduler: Scheduler, options: Options) -> State:
     for tries_left in range(_SNAPSHOT_TRIES, -1, -1):
         # Side by side: the one asks the file system, the other reads.
-        found, direct = await asyncio.gather(
-            _find(folder, scheduler, options), _takes_direct(folder, scheduler, options)
-        )
+        found, direct = await together(_find(folder, scheduler, options), _takes_direct(folder, scheduler, options))
         state = await _state_of(folder, scheduler, options, found, direct=direct)
-        if not options.read_only:
-            await scheduler.run(_remove_temporaries, folder)
-            _start_writing(state, options)
-            try:
-                await state.writer.started()
-            except BaseException:
-                await state.writer.abandon()
-                raise
-            return state
         try:
-            await _pin_files(state)
-        except StorageError:
-            # Its writer may have published another checkpoint meanwhile, and removed what the older one named. If the
-            # images stay away, they are damage: the log has everything.
-            if tries_left:
+            if not options.read_only:
+                await scheduler.run(_remove_temporaries, folder)
+                await _begin_writing(state, options)
+            elif not await _pinned(state) and tries_left:
                 await state.files.close()
                 continue
+        except BaseException:
+            await state.files.close()
+            raise
         return state
     raise AssertionError("unreachable")
 
 
-async def _pin_files(state: State) -> None:
-    """Load what stands in .images files, whose names a writer removes with older checkpoints. Log files stay."""
-    if state.found.head is not None:
+async def _begin_writing(state: State, options: Options) -> None:
+    _start_writing(state, options)
+    try:
+        await state.writer.started()
+    except BaseException:
+        await state.writer.abandon()
+        raise
+
+
+async def _pinned(state: State) -> bool:
+    """Open the .images files, whose names a writer removes with older checkpoints; whether they were there.
+
+    If not, the writer may have published another checkpoint meanwhile, and removed what the older one named. If they
+    stay away, they are damage: the log has everything. Log files stay.
+    """
+    if state.found.head is None:
+        return True
+    try:
         # Not numpy.unique: it would import numpy.ma, 20 ms, at a process's first open.
         for number in sorted(set(state.found.head.partitions["images_number"].tolist()) - {0}):
             await state.files.pinned_images(number)
+    except StorageError:
+        return False
+    return True
 
 
 def _remove_temporaries(folder: Folder) -> None:

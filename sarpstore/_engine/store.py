@@ -11,7 +11,9 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from sarpstore._blocks import tokens_in_turns
+import numpy as np
+
+from sarpstore._blocks import as_tokens, tokens_in_turns
 from sarpstore._engine.background import Background
 from sarpstore._engine.core import Core
 from sarpstore._engine.namespace import Namespace
@@ -26,8 +28,6 @@ from sarpstore._recovery import holds_store
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
     from typing import Self
-
-    import numpy as np
 
 __all__ = ["Opening", "Store", "open_store"]
 
@@ -72,10 +72,9 @@ class Store:
     ) -> list[Match]:
         """`match` for each (namespace, tokens), as one batch: the reads of all go out together."""
         self._core.check()
-        # All inputs are checked before the first is hashed.
-        wanted = [
-            (self._own(namespace), (await tokens_in_turns(tokens)).copy()) for namespace, tokens in _pairs(queries)
-        ]
+        # All inputs are checked before the first is hashed, and arrays copied before the first wait.
+        given = [(self._own(namespace), _copied(tokens)) for namespace, tokens in _pairs(queries)]
+        wanted = [(namespace, await tokens_in_turns(tokens)) for namespace, tokens in given]
         hashed = []
         blocks = 0
         for namespace, tokens in wanted:
@@ -98,8 +97,9 @@ class Store:
         batch = [each for namespace, ids in pairs if (each := self._own(namespace).borrowed(ids))]
         if len(batch) == len(pairs):
             return await self._core.match(batch, locations=locations, holder=holder, borrowed=True)
+        given = [(namespace, ids.copy() if isinstance(ids, np.ndarray) else ids) for namespace, ids in pairs]
         batch = []
-        for namespace, ids in pairs:
+        for namespace, ids in given:
             batch.append(await namespace.sequenced(ids))
             if len(batch) % GROUP_MAX == 0:
                 await asyncio.sleep(0)
@@ -128,8 +128,10 @@ class Store:
                 core.check()
             state.carried = core.state.counters()
             old, core.state = core.state, state
-            await self._background.replace(state)
-            old.retire()
+            try:
+                await self._background.replace(state)
+            finally:
+                old.retire()
 
     async def close(self) -> None:
         """Write and sync everything, checkpoint, and close. Closing again does nothing.
@@ -143,7 +145,8 @@ class Store:
             self._core.closed = True
         try:
             try:
-                await self._background.stop()
+                if not self._core.state.closing:
+                    await self._background.stop()
             finally:
                 await self._core.state.close()
         except asyncio.CancelledError:
@@ -199,6 +202,11 @@ class Store:
         if not isinstance(namespace, Namespace) or not namespace.belongs_to(self._core):
             raise InputError(f"{namespace!r} is not a namespace of this store")
         return namespace
+
+
+def _copied(tokens: Any) -> Any:
+    """Tokens that may change as soon as the call waits, converted and copied; lists, which must not, as they are."""
+    return tokens if isinstance(tokens, list | tuple) else as_tokens(tokens).copy()
 
 
 def _pairs(queries: Iterable[tuple[Namespace, Any]]) -> list[tuple[Namespace, Any]]:

@@ -7,6 +7,7 @@ from sarpstore._io.choice import choose_backend
 from sarpstore._io.scheduler import BACKGROUND, MATCHING, Scheduler, Ticket
 from sarpstore._io.table import ReadTable
 from sarpstore._io.threads import ThreadBackend
+from sarpstore._io.together import together
 from sarpstore._io.uring import UringBackend
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "Ticket",
     "UringBackend",
     "choose_backend",
+    "together",
 ]

@@ -354,14 +354,25 @@ class Scheduler:
     async def run(self, function: Callable[[*_Arguments], _Result], *args: *_Arguments) -> _Result:
         """Call the function on the one thread for writes, syncs and renames, after all earlier ones have ended.
 
-        Cancelling does not stop it, not even before it has begun: it runs to its end, and its result or error is
-        dropped. Where an error must not go unseen (a failed sync), the function has to note it itself.
+        Cancelling does not stop it, not even before it has begun: it runs to its end, its error is dropped, and so is
+        its result; files that it opened are closed. Where an error must not go unseen (a failed sync), the function
+        has to note it itself.
         """
-        return cast("_Result", await self._call(function, args, background=False))
+        return cast("_Result", await self._taken(self._call(function, args, background=False)))
 
     async def run_background(self, function: Callable[[*_Arguments], _Result], *args: *_Arguments) -> _Result:
         """The same on another thread: what is called here neither waits for `run`'s calls nor makes them wait."""
-        return cast("_Result", await self._call(function, args, background=True))
+        return cast("_Result", await self._taken(self._call(function, args, background=True)))
+
+    @staticmethod
+    async def _taken(future: asyncio.Future[Any]) -> Any:
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # Cancelled in the turn in which the result came; before it, `_finish_call` sees to it.
+            if future.done() and not future.cancelled() and future.exception() is None:
+                _close_unwanted(future.result())
+            raise
 
     def _call(self, function: Callable[..., Any], args: tuple[Any, ...], *, background: bool) -> asyncio.Future[Any]:
         self._check_open()
@@ -416,7 +427,8 @@ class Scheduler:
 
     def _finish_call(self, call: _Call) -> None:
         self._calls -= 1
-        if call.future.done():
+        if call.future.done():  # cancelled: nobody takes what the call returns
+            _close_unwanted(call.result)
             return
         if isinstance(call.error, StopIteration):  # which a future refuses
             call.future.set_exception(RuntimeError(f"the call raised {call.error!r}"))
@@ -437,3 +449,11 @@ class Scheduler:
     def _check_drained(self) -> None:
         if self._drained is not None and not self._drained.done() and not (self.table.outstanding or self._calls):
             self._drained.set_result(None)
+
+
+def _close_unwanted(result: object) -> None:
+    """Close the file, or the files, that a call opened for somebody who is gone."""
+    for each in result if isinstance(result, list) else (result,):
+        close = getattr(each, "close", None)
+        if close is not None:
+            close()

@@ -216,14 +216,15 @@ class TwinPostingsStore:
     def candidates(self, own: Sequence[bytes], key: int, point: int) -> list[tuple[int, int, Posting]]:
         """(most blocks that it can have in common, position, posting) of a list's postings, the best first."""
         wanted = filter_of(own, point, self.secret)
-        groups: dict[int, list[tuple[int, int, Posting]]] = {}
+        groups: dict[tuple[int, bool], list[tuple[int, int, Posting]]] = {}
         for (value, position), posting in self.directory.at(key).items():
-            groups.setdefault(equal_fingerprints(wanted, value), []).append((value, position, posting))
+            rank = equal_fingerprints(wanted, value), value == wanted
+            groups.setdefault(rank, []).append((value, position, posting))
         out = []
-        for equal in sorted(groups, reverse=True):
+        for equal, same in sorted(groups, reverse=True):
             bounded = equal < FINGERPRINTS and point != 7
             most = OFFSETS[point] + 2 * equal + 1 if bounded else WINDOW
-            group = sorted(groups[equal], key=lambda e: e[:2])
+            group = sorted(groups[equal, same], key=lambda e: e[:2])
             before = [e for e in group if e[0] < wanted][-self.tie_cap :]
             behind = [e for e in group if e[0] >= wanted][: self.tie_cap]
             for _, position, posting in sorted(before + behind, key=lambda e: (-e[2].n, -e[1])):

@@ -160,6 +160,9 @@ class LogWriter:
         self._ended = True
         self._task.cancel()
         await asyncio.wait([self._task])
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def _keep_running(self) -> None:
         """Wake the task. One that was cancelled, as at the end of `asyncio.run`, goes on where it stood."""

@@ -7,7 +7,6 @@ Nothing is written here, and no partition is read: opening costs the head and th
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +18,7 @@ from sarpstore import _format as fmt
 from sarpstore._checkpoint.head import CheckpointHead, NamespaceEntry
 from sarpstore._directory import Directory
 from sarpstore._errors import CorruptionError, StorageError
+from sarpstore._io import together
 from sarpstore._log.gather import LogEnd
 from sarpstore._log.header import Shape
 from sarpstore._log.scan import FileScan, PageScanner, scan_file, scan_summary
@@ -124,7 +124,7 @@ async def _scan_parts(
         parts = seen.parts[i : i + _FILES_AT_ONCE]
         files = await scheduler.run(_open_all, folder, [fmt.log_name(part.header.file_number) for part in parts])
         try:
-            scans += await asyncio.gather(
+            scans += await together(
                 *(
                     _scan_part(scheduler, file, directory, part, seen.synced, advance)
                     for file, part in zip(files, parts, strict=True)
