@@ -3,6 +3,7 @@
 #include "internal_change.h"
 #include "internal_directory.h"
 #include "internal_insert.h"
+#include "internal_prove.h"
 
 /* --- what every directory's insertion writes */
 
@@ -108,7 +109,7 @@ static int partitions_ready(const sarp_directory *dir, const sarp_query *q, key_
 int32_t sarp_insert(sarp_directory *dir, const sarp_pages *pages, sarp_query *q, const uint8_t *locations, sarp_commit *commit,
                     sarp_needs *needs) {
     q->status = SARP_NEED;
-    if (sarp_match(dir, pages, q, 1, needs)) return SARP_NEED;
+    if (match_whole(dir, pages, q, needs) != SARP_OK) return SARP_NEED;
     if (q->matched == q->blocks) return SARP_OK;
     const key_seed seed = seed_of(dir->base, q->holder, q->name_space);
     const uint8_t *owner;

@@ -82,3 +82,6 @@ uint64_t spots_between(const sarp_postings *dir, spot begin, spot end);
 
 /* Whether `changes` changes can be applied without meeting a bound. */
 int postings_has_room(const sarp_postings *dir, uint32_t changes);
+
+/* sarp_postings_match of one query, in one step however long it is: what an insertion decides by. Its status. */
+int32_t postings_match_whole(const sarp_postings *dir, const sarp_pages *pages, sarp_query *query, sarp_needs *needs);

@@ -14,6 +14,9 @@ typedef struct {
 
 void need_partition(reading *r, uint32_t number);
 
+/* sarp_match and sarp_postings_match of one query, in one step however long it is: what an insertion decides by. Its status. */
+int32_t match_whole(const sarp_directory *dir, const sarp_pages *pages, sarp_query *query, sarp_needs *needs);
+
 /* The verified segment record that a reference names; NULL if it is damaged, or missing (then it is asked for). */
 const uint8_t *read_segment(reading *r, uint64_t reference);
 

@@ -4,7 +4,8 @@
 
 enum {
     EQUAL_KEYS = 8, /* entries looked at under one key; collisions of 48 bits make two at the very most */
-    ROOT_BATCH = 16
+    ROOT_BATCH = 16,
+    LOCATE_WINDOWS = 128 /* whose locations one call copies */
 };
 
 typedef struct {
@@ -12,7 +13,10 @@ typedef struct {
     sarp_query *query;
     key_seed seed;
     reading r; /* page_missing: since the walk of the present window began */
+    uint32_t at_once; /* windows that may be located before the caller gets its turn */
 } matching;
+
+static uint32_t blocks_asked(const sarp_query *q) { return q->asked ? q->asked : q->blocks; }
 
 /* The best proved record of one window. */
 typedef struct {
@@ -98,7 +102,7 @@ static void walk_window(matching *m, uint32_t base, uint32_t limit, proof *best)
 
 /* Windows whose root the directory has, from the first on. A root whose partition is not loaded counts as there. */
 static uint32_t count_roots(matching *m) {
-    const uint32_t windows = (m->query->blocks + SARP_WINDOW - 1) / SARP_WINDOW;
+    const uint32_t windows = (blocks_asked(m->query) + SARP_WINDOW - 1) / SARP_WINDOW;
     uint64_t keys[ROOT_BATCH];
     sarp_entry entry;
     for (uint32_t first = 0; first < windows; first += ROOT_BATCH) {
@@ -137,10 +141,10 @@ static void find_owner(matching *m, uint32_t base, proof *best) {
     }
 }
 
-/* Locations of windows 0 to `window` - 1, all of them whole. Returns the window that can't be had, or `window`. Goes on
-   past missing pages, so that all reads of a match go out together. */
-static uint32_t earlier_locations(matching *m, uint32_t window) {
-    for (uint32_t u = window; u-- > 0;) {
+/* Locations of windows `from` to `to` - 1, all of them whole. Returns the window that can't be had, or `to`. Goes on past
+   missing pages, so that all reads of a match go out together. */
+static uint32_t locate(matching *m, uint32_t from, uint32_t to) {
+    for (uint32_t u = to; u-- > from;) {
         proof best;
         const int missing = m->r.missing;
         m->r.missing = 0;
@@ -150,7 +154,25 @@ static uint32_t earlier_locations(matching *m, uint32_t window) {
         if (best.length == SARP_WINDOW) take_locations(m, u * SARP_WINDOW, &best);
         m->r.missing |= missing;
     }
-    return window;
+    return to;
+}
+
+static uint32_t locate_from(const matching *m, uint32_t to) { return to > m->at_once ? to - m->at_once : 0; }
+
+/* Goes on with the locations of a query whose length is decided. */
+static void locate_on(matching *m) {
+    sarp_query *q = m->query;
+    const uint32_t to = q->located - 1, from = locate_from(m, to), lost = locate(m, from, to);
+    if (m->r.missing) return;
+    if (lost < to) { /* damage: only what lies before it can be given with its locations, so decide again */
+        q->asked = (lost + 1) * SARP_WINDOW;
+        q->located = 0;
+    } else if (from) {
+        q->located = from + 1;
+    } else {
+        q->located = 0;
+        q->status = SARP_OK;
+    }
 }
 
 /* --- one query */
@@ -166,7 +188,7 @@ static void answer(sarp_query *q, uint32_t matched, const proof *p) {
 
 static void match_one(matching *m) {
     sarp_query *q = m->query;
-    uint32_t windows = count_roots(m), blocks = q->blocks;
+    uint32_t windows = count_roots(m), blocks = blocks_asked(q), from = 0;
     if (m->r.missing) return;
     for (; windows > 0; windows--) {
         const uint32_t window = windows - 1, base = window * SARP_WINDOW;
@@ -176,7 +198,8 @@ static void match_one(matching *m) {
         walk_window(m, base, limit, &best);
         if (best.length && q->locations) take_locations(m, base, &best);
         if ((best.length || m->r.missing) && q->locations) {
-            const uint32_t lost = earlier_locations(m, window);
+            from = locate_from(m, window);
+            const uint32_t lost = locate(m, from, window);
             if (!m->r.missing && lost < window) {
                 /* Damage below: only what lies before it can be given with its locations. */
                 windows = lost + 2;
@@ -188,20 +211,48 @@ static void match_one(matching *m) {
         if (best.length) {
             if (!q->locations) q->records = 1;
             answer(q, base + best.length, &best);
+            if (from) {
+                q->located = from + 1;
+                q->status = SARP_NEED;
+            }
             return;
         }
         blocks = base;
+        from = 0;
     }
     answer(q, 0, NULL);
+}
+
+static matching matching_of(const sarp_directory *dir, const sarp_pages *pages, sarp_query *q, sarp_needs *needs,
+                            uint32_t at_once) {
+    const key_seed seed = seed_of(dir->base, q->holder, q->name_space);
+    return (matching){dir, q, seed, {.base = dir->base, .pages = pages, .needs = needs}, at_once};
+}
+
+void sarp_query_begin(sarp_query *query, sarp_needs *needs, const uint8_t *ids, uint32_t blocks, uint8_t *locations,
+                      uint64_t name_space, uint32_t holder) {
+    *query = (sarp_query){.ids = ids,
+                          .locations = locations,
+                          .name_space = name_space,
+                          .blocks = blocks,
+                          .holder = holder,
+                          .status = SARP_NEED};
+    needs->page_count = needs->partition_count = needs->damaged_count = 0;
+}
+
+int32_t match_whole(const sarp_directory *dir, const sarp_pages *pages, sarp_query *query, sarp_needs *needs) {
+    matching m = matching_of(dir, pages, query, needs, UINT32_MAX);
+    match_one(&m);
+    return query->status;
 }
 
 int32_t sarp_match(const sarp_directory *dir, const sarp_pages *pages, sarp_query *queries, size_t count, sarp_needs *needs) {
     int32_t open = 0;
     for (size_t i = 0; i < count; i++) {
         if (queries[i].status != SARP_NEED) continue;
-        const key_seed seed = seed_of(dir->base, queries[i].holder, queries[i].name_space);
-        matching m = {dir, queries + i, seed, {.base = dir->base, .pages = pages, .needs = needs}};
-        match_one(&m);
+        matching m = matching_of(dir, pages, queries + i, needs, LOCATE_WINDOWS);
+        if (m.query->located) locate_on(&m);
+        else match_one(&m);
         open += queries[i].status == SARP_NEED;
     }
     return open;
@@ -210,7 +261,7 @@ int32_t sarp_match(const sarp_directory *dir, const sarp_pages *pages, sarp_quer
 void sarp_estimate(const sarp_directory *dir, const sarp_query *query, uint32_t *at_least, uint32_t *at_most) {
     sarp_needs none = {0};
     sarp_query copy = *query;
-    matching m = {dir, &copy, seed_of(dir->base, query->holder, query->name_space), {.base = dir->base, .needs = &none}};
+    matching m = matching_of(dir, NULL, &copy, &none, 0);
     const uint32_t windows = count_roots(&m);
     *at_least = 0;
     *at_most = m.r.missing ? query->blocks : 0;

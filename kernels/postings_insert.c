@@ -371,7 +371,7 @@ static uint32_t segment_changes(const planning *p, const planned *first) {
 int32_t sarp_postings_insert(sarp_postings *dir, const sarp_pages *pages, sarp_query *q, const uint8_t *locations,
                              sarp_commit *commit, sarp_needs *needs) {
     q->status = SARP_NEED;
-    if (sarp_postings_match(dir, pages, q, 1, needs)) return SARP_NEED;
+    if (postings_match_whole(dir, pages, q, needs) != SARP_OK) return SARP_NEED;
     if (q->matched == q->blocks) return SARP_OK;
     const uint8_t *owner;
     if (!owner_record(pages, q, &owner)) return SARP_INVALID; /* the match has just read it */

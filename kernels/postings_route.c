@@ -1,7 +1,10 @@
 #include "internal_candidates.h"
 #include "postings.h"
 
-enum { ROOT_BATCH = 16 };
+enum {
+    ROOT_BATCH = 16,
+    MATCH_WINDOWS = 64 /* that one call goes through */
+};
 
 typedef struct {
     const sarp_postings *dir;
@@ -105,15 +108,17 @@ static void answer(sarp_query *q, uint32_t matched, uint32_t records, const proo
     q->status = SARP_OK;
 }
 
-/* All windows are presumed whole, so that their reads go out together; the first that is found not to be ends it. */
-static void match_one(routing *t) {
+/* All windows are presumed whole, so that their reads go out together; the first that is found not to be ends it. Goes
+   through `at_once` windows and notes where it stands. */
+static void match_one(routing *t, uint32_t at_once) {
     sarp_query *q = t->query;
-    const uint32_t windows = count_lists(t);
-    uint32_t matched = 0, records = 0;
-    int missing = t->r.missing; /* of the windows so far */
+    const uint32_t windows = count_lists(t), begin = q->located <= windows ? q->located : 0;
+    const uint32_t end = windows - begin < at_once ? windows : begin + at_once;
+    uint32_t matched = begin ? q->matched : 0, records = begin ? q->records : 0, window = begin;
+    int missing = t->r.missing, ended = 0; /* of the windows so far */
     proof last = {0};
     if (missing) return;
-    for (uint32_t window = 0; window < windows; window++) {
+    for (; window < end && !ended; window++) {
         const uint32_t first = window * SARP_WINDOW, limit = blocks_of_window(q, first);
         proof best = {0};
         route at;
@@ -128,9 +133,24 @@ static void match_one(routing *t) {
             last = best;
             matched = first + best.length;
         }
-        if (best.length < SARP_WINDOW) break;
+        ended = best.length < SARP_WINDOW;
     }
-    if (!missing) answer(q, matched, records, &last);
+    if (missing) return;
+    if (last.length || !begin) answer(q, matched, records, &last);
+    q->records = records;
+    q->located = ended || window == windows ? 0 : window;
+    q->status = q->located ? SARP_NEED : SARP_OK;
+}
+
+static routing routing_of(const sarp_postings *dir, const sarp_pages *pages, sarp_query *q, sarp_needs *needs) {
+    return (routing){
+        dir, q, seed_of(dir->base, q->holder, q->name_space), {.base = dir->base, .pages = pages, .needs = needs}};
+}
+
+int32_t postings_match_whole(const sarp_postings *dir, const sarp_pages *pages, sarp_query *query, sarp_needs *needs) {
+    routing t = routing_of(dir, pages, query, needs);
+    match_one(&t, UINT32_MAX);
+    return query->status;
 }
 
 int32_t sarp_postings_match(const sarp_postings *dir, const sarp_pages *pages, sarp_query *queries, size_t count,
@@ -138,9 +158,8 @@ int32_t sarp_postings_match(const sarp_postings *dir, const sarp_pages *pages, s
     int32_t open = 0;
     for (size_t i = 0; i < count; i++) {
         if (queries[i].status != SARP_NEED) continue;
-        const key_seed seed = seed_of(dir->base, queries[i].holder, queries[i].name_space);
-        routing t = {dir, queries + i, seed, {.base = dir->base, .pages = pages, .needs = needs}};
-        match_one(&t);
+        routing t = routing_of(dir, pages, queries + i, needs);
+        match_one(&t, MATCH_WINDOWS);
         open += queries[i].status == SARP_NEED;
     }
     return open;
@@ -149,8 +168,7 @@ int32_t sarp_postings_match(const sarp_postings *dir, const sarp_pages *pages, s
 void sarp_postings_estimate(const sarp_postings *dir, const sarp_query *query, uint32_t *at_least, uint32_t *at_most) {
     sarp_needs none = {0};
     sarp_query copy = *query;
-    const key_seed seed = seed_of(dir->base, query->holder, query->name_space);
-    routing t = {dir, &copy, seed, {.base = dir->base, .needs = &none}};
+    routing t = routing_of(dir, NULL, &copy, &none);
     const uint32_t windows = count_lists(&t);
     const uint32_t first = windows ? (windows - 1) * SARP_WINDOW : 0, limit = blocks_of_window(query, first);
     route at;

@@ -175,4 +175,6 @@ def described(dtype: np.dtype[Any]) -> list[list[str]]:
 
 def dtype_of_description(description: list[list[str]]) -> np.dtype[Any]:
     """The dtype that a log header describes. ValueError or TypeError where it is none."""
-    return np.dtype([(str(name), str(kind)) for name, kind in description])
+    dtype = np.dtype([(str(name), str(kind)) for name, kind in description])
+    # The same object where it can be: what callers hand over is then compared by identity.
+    return LOCATION if dtype == LOCATION else dtype

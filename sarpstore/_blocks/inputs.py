@@ -20,6 +20,7 @@ __all__ = ["as_ids", "as_locations", "as_tokens", "ids_in_turns", "locations_in_
 
 _TOKEN_MAX = 0xFFFF_FFFF
 KEY_BYTES_MAX = 64
+_BYTE = np.dtype(np.uint8)
 # Numbers or keys of Python's that are converted before the event loop gets its turn: about a millisecond.
 _TURN_ITEMS = 8192
 
@@ -115,6 +116,8 @@ def as_ids(ids: object) -> tuple[npt.NDArray[np.uint8], int]:
     From a uint8 array (count, width), from a sequence of equally long bytes, or from integers of 64 bits (8 bytes each,
     big-endian, as vLLM's events carry them). Keys shorter than 16 bytes are padded with zeros, longer ones are hashed.
     """
+    if type(ids) is np.ndarray and ids.dtype is _BYTE and ids.ndim == 2 and ids.shape[1] == fmt.ID_BYTES and len(ids):
+        return ids.copy(), fmt.ID_BYTES
     keys = _keys_of(ids)
     width: int = keys.shape[1]
     if not len(keys):

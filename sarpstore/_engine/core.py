@@ -15,6 +15,7 @@ import numpy.typing as npt
 from sarpstore._blocks import BlockHasher
 from sarpstore._checkpoint import NamespaceEntry
 from sarpstore._engine.queries import GROUP_MAX, Key, Queries, Sequenced
+from sarpstore._engine.results import Match
 from sarpstore._errors import (
     ClosedError,
     ForkedError,
@@ -31,7 +32,6 @@ from sarpstore._log.gather import INSERT_WINDOWS_MAX
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sarpstore._engine.results import Match
     from sarpstore._engine.state import State
     from sarpstore._options import Options
 
@@ -40,6 +40,8 @@ __all__ = ["Core"]
 _HOLDER_MAX: Final = 0xFFFF_FFFF
 _PART_BLOCKS: Final = INSERT_WINDOWS_MAX * 64
 _PART_BLOCKS_MIN: Final = 64
+# Blocks of a call that is answered from memory by one kernel call.
+_AT_ONCE_BLOCKS: Final = 2048
 
 
 class Core:
@@ -96,6 +98,25 @@ class Core:
 
     # --- matching
 
+    async def match_one(self, sequenced: Sequenced, *, locations: bool, holder: int) -> Match:
+        """Match one sequence; from memory, if that is possible, without anything that a batch needs."""
+        _check_holder(holder)
+        state = self.state
+        key, ids, key_bytes = sequenced
+        if 0 < len(ids) <= _AT_ONCE_BLOCKS:
+            self._check_scheme(state, key, key_bytes)
+            shape, matcher = state.shape, state.matcher
+            found = matcher.match_from_memory(sequenced, holder, shape.location_dtype if locations else None)
+            if found is not None:
+                blocks, records, rows = found
+                self.matches += 1
+                self.matched_blocks += blocks
+                self.records_read += records
+                if matcher.turn_is_due:
+                    await matcher.give_way()
+                return Match(blocks, ids, rows, 0, shape.block_tokens)
+        return (await self.match((sequenced,), locations=locations, holder=holder))[0]
+
     async def match(
         self, batch: Sequence[Sequenced], *, locations: bool, holder: int, borrowed: bool = False
     ) -> list[Match]:
@@ -142,7 +163,13 @@ class Core:
         self._check_scheme(state, sequenced.key, sequenced.key_bytes)
         new = 0
         if len(rows):
-            new = await self._insert_in_parts(sequenced, _one(sequenced, holder), rows)
+            held = self._insert_from_memory(sequenced, rows, holder)
+            if held is None:
+                new = await self._insert_in_parts(sequenced, _one(sequenced, holder), rows)
+            else:
+                new = len(rows) - held
+                if state.matcher.turn_is_due:
+                    await state.matcher.give_way()
             self.holders.add(holder)
         self.inserts += 1
         self.inserted_blocks += new
@@ -150,6 +177,20 @@ class Core:
             # What was held already may be in a commit that is not synced yet: the call answers for it too.
             await state.writer.durable(state.gatherer.newest_commit)
         return new
+
+    def _insert_from_memory(self, sequenced: Sequenced, rows: npt.NDArray[Any], holder: int) -> int | None:
+        """How many blocks were held, if all could be inserted by one kernel call; None with nothing done."""
+        state = self.state
+        matcher = state.matcher
+        if len(rows) > _AT_ONCE_BLOCKS or matcher.damaged or sequenced.key.name_space not in state.namespaces:
+            return None
+        writer, commit = state.writer, state.gatherer.buffer.c
+        writer.check()
+        before = commit.records
+        held = matcher.insert_from_memory(sequenced, holder, rows, commit)
+        if commit.records > before:
+            writer.gathered()
+        return held
 
     async def _insert_in_parts(self, sequenced: Sequenced, queries: Queries, rows: npt.NDArray[Any]) -> int:
         """Insert so much at a time as a commit is sure to hold; what is in is a prefix at every moment."""

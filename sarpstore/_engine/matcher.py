@@ -17,6 +17,8 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from sarpstore import _format as fmt
 from sarpstore._clock import monotonic_ms
 from sarpstore._errors import StorageError
@@ -27,10 +29,12 @@ from sarpstore._log.pages import file_page
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import numpy.typing as npt
+
     from sarpstore._checkpoint import PartitionLoader
     from sarpstore._directory import Directory
     from sarpstore._engine.files import OpenFiles
-    from sarpstore._engine.queries import Queries
+    from sarpstore._engine.queries import Queries, Sequenced
     from sarpstore._io import Scheduler
     from sarpstore._log.pages import Pages
 
@@ -97,6 +101,7 @@ class Matcher:
         self.loader = loader
         self.files = files
         self._scheduler = scheduler
+        self._query = ffi.new("sarp_query *")
         self._needs = ffi.new("sarp_needs *")
         self._needs_pages = ffi.new("uint64_t[]", _NEEDS_MAX)
         self._needs_partitions = ffi.new("uint32_t[]", _NEEDS_MAX)
@@ -120,18 +125,66 @@ class Matcher:
         missing = _Missing(self._scheduler)
         slices = queries.slices()
         try:
-            while True:
+            left = True
+            while left:
+                left = False
                 for i, (first, count) in enumerate(slices):
                     if i:
                         await asyncio.sleep(0)
-                    self._decide(functools.partial(self._match, queries, first, count))
+                    status = self._decide(functools.partial(self._match, queries, first, count))
+                    left |= status == lib.SARP_NEED
                     missing.note(self._needs)
-                if not missing.anything:
-                    break
-                await self._bring(missing)
+                if missing.anything:
+                    await self._bring(missing)
+                elif left:  # a long query: the kernel has gone through some windows of it
+                    await asyncio.sleep(0)
         finally:
             missing.release()
-        await self._give_way()
+        await self.give_way()
+
+    def match_from_memory(
+        self, sequenced: Sequenced, holder: int, location_dtype: np.dtype[Any] | None
+    ) -> tuple[int, int, npt.NDArray[Any] | None] | None:
+        """(blocks, records, locations) of one query, if it takes one kernel call and nothing is missing; else None.
+
+        The way of a call on cached data, with nothing on it that the others need: it costs a third of a batch of one.
+        """
+        query, needs = self._query, self._needs
+        locations = self._begin(sequenced, holder, location_dtype)
+        began = monotonic_ms()
+        if self.directory.match(self.pages.c, query, 1, needs) or needs.damaged_count:
+            return None
+        self.note_hold(began)
+        return query.matched, query.records, locations
+
+    def insert_from_memory(self, sequenced: Sequenced, holder: int, rows: npt.NDArray[Any], commit: Any) -> int | None:
+        """Insert one sequence into a commit, in the same way: how many blocks were held, or None with nothing done."""
+        query, needs = self._query, self._needs
+        self._begin(sequenced, holder, None)
+        began = monotonic_ms()
+        status = self.directory.insert(self.pages.c, query, ffi.from_buffer("uint8_t[]", rows), commit, needs)
+        self.note_hold(began)
+        if needs.damaged_count:
+            self._report_damaged(ffi.unpack(needs.damaged, needs.damaged_count))
+        return int(query.matched) if status == lib.SARP_OK else None
+
+    def _begin(
+        self, sequenced: Sequenced, holder: int, location_dtype: np.dtype[Any] | None
+    ) -> npt.NDArray[Any] | None:
+        ids = sequenced.ids
+        blocks = len(ids)
+        locations, where = None, ffi.NULL
+        if location_dtype is not None:
+            locations = np.empty(blocks, location_dtype)
+            where = ffi.from_buffer("uint8_t[]", locations)
+        source = ffi.from_buffer("uint8_t[]", ids)
+        lib.sarp_query_begin(self._query, self._needs, source, blocks, where, sequenced.key.name_space, holder)
+        return locations
+
+    @property
+    def turn_is_due(self) -> bool:
+        """Whether a caller that has not waited should `give_way`."""
+        return monotonic_ms() - self._turn_ms > _TURN_MS
 
     async def decide(self, step: Callable[[Any], int]) -> int:
         """Run a step (a kernel call that is given the needs) until it needs nothing more; its last status."""
@@ -142,7 +195,7 @@ class Matcher:
                 await self._bring(missing)
         finally:
             missing.release()
-        await self._give_way()
+        await self.give_way()
         return status
 
     def _match(self, queries: Queries, first: int, count: int, needs: Any) -> int:
@@ -159,15 +212,17 @@ class Matcher:
             self._report_damaged(ffi.unpack(needs.damaged, needs.damaged_count))
         return status
 
-    async def _give_way(self) -> None:
+    async def give_way(self) -> None:
         """Let the event loop run now and then: calls on cached data never wait, and callers may make them in a loop."""
-        if monotonic_ms() - self._turn_ms > _TURN_MS:
+        if self.turn_is_due:
             await asyncio.sleep(0)
             self._turn_ms = monotonic_ms()
 
     def note_hold(self, began_ms: float) -> None:
         """Count a step that began at `began_ms` and ends now against the longest hold of the loop."""
-        self.loop_hold_ms_max = max(self.loop_hold_ms_max, monotonic_ms() - began_ms)
+        held_ms = monotonic_ms() - began_ms
+        if held_ms > self.loop_hold_ms_max:
+            self.loop_hold_ms_max = held_ms
 
     async def _bring(self, missing: _Missing) -> None:
         """Return once what is missing is in memory. Pages that can't be read are held as such: damaged records."""

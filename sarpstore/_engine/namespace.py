@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from sarpstore._blocks import as_tokens, canonical_root, ids_in_turns, locations_in_turns, tokens_in_turns
+from sarpstore._blocks import (
+    as_ids,
+    as_locations,
+    as_tokens,
+    canonical_root,
+    ids_in_turns,
+    locations_in_turns,
+    tokens_in_turns,
+)
 from sarpstore._engine.queries import Key, Sequenced
 from sarpstore._errors import InputError
 
@@ -59,12 +67,13 @@ class Namespace:
         store that can't be called from here.
         """
         self._core.check()
-        return (await self._core.match([await self.hashed(tokens)], locations=locations, holder=holder))[0]
+        return await self._core.match_one(await self.hashed(tokens), locations=locations, holder=holder)
 
     async def match_ids(self, ids: Any, *, locations: bool = True, holder: int = 0) -> Match:
         """The same for block ids that the caller has: each must name the whole prefix that ends with its block."""
         self._core.check()
-        return (await self._core.match([await self.sequenced(ids)], locations=locations, holder=holder))[0]
+        sequenced = Sequenced(self._key, *as_ids(ids)) if isinstance(ids, np.ndarray) else await self.sequenced(ids)
+        return await self._core.match_one(sequenced, locations=locations, holder=holder)
 
     async def insert(self, tokens: Any, locations: Any, *, holder: int = 0) -> int:
         """Hold the tokens' whole blocks; `locations` has a row for each. Returns how many blocks are new.
@@ -83,9 +92,14 @@ class Namespace:
     async def insert_ids(self, ids: Any, locations: Any, *, holder: int = 0) -> int:
         """The same for block ids that the caller has."""
         self._core.check_writable()
-        locations = _kept(locations, ids)
-        sequenced = await self.sequenced(ids)
-        rows = await locations_in_turns(locations, self._core.state.shape.location_dtype, len(sequenced.ids))
+        dtype = self._core.state.shape.location_dtype
+        if isinstance(ids, np.ndarray) and isinstance(locations, np.ndarray):
+            sequenced = Sequenced(self._key, *as_ids(ids))
+            rows = as_locations(locations, dtype, len(sequenced.ids))
+        else:
+            locations = _kept(locations, ids)
+            sequenced = await self.sequenced(ids)
+            rows = await locations_in_turns(locations, dtype, len(sequenced.ids))
         return await self._core.insert(sequenced, rows, holder)
 
     def estimate(self, tokens: Any, *, holder: int = 0) -> tuple[int, int]:

@@ -95,3 +95,51 @@ async def test_a_bad_token_is_named_by_its_place_in_the_whole_list(tmp_path: Pat
     async with sarpstore.open(tmp_path / "store") as store:
         with pytest.raises(sarpstore.InputError, match=r"tokens\[19000\] = -5"):
             await store.namespace("m").match(tokens)
+
+
+@pytest.mark.parametrize("routing", ["divergence", "sarp"])
+@pytest.mark.parametrize("cache_bytes", [0, 64 << 20])
+async def test_a_long_match_leaves_the_loop_its_turns(tmp_path: Path, routing: str, cache_bytes: int) -> None:
+    """300 windows: more than one kernel call goes through, with and without reads in between."""
+    ids = np.random.default_rng(2).integers(0, 256, (BLOCKS, 16), np.uint8)
+    rows = np.zeros(BLOCKS, sarpstore.LOCATION)
+    rows["address"] = np.arange(BLOCKS)
+    async with sarpstore.open(tmp_path / "store", routing=routing) as store:
+        await store.namespace("m").insert_ids(ids, rows)
+    async with sarpstore.open(tmp_path / "store", cache_bytes=cache_bytes) as store:
+        namespace = store.namespace("m")
+        for asked in (BLOCKS, 128 * 64, 129 * 64, 128 * 64 + 1, 256 * 64 + 63):
+            turns, match = await _turns_during(namespace.match_ids(ids[:asked]))
+            assert match.blocks == asked
+            assert turns >= (asked - 64) // (128 * 64)
+            np.testing.assert_array_equal(match.locations, rows[:asked])
+        other = np.concatenate([ids[:15_000], ids[:3000]])  # leaves what is held in window 234
+        match = await namespace.match_ids(other)
+        assert match.blocks == 15_000
+        np.testing.assert_array_equal(match.locations, rows[:15_000])
+        batch = await store.match_many_ids([(namespace, ids), (namespace, ids[:70]), (namespace, other)])
+        assert [each.blocks for each in batch] == [BLOCKS, 70, 15_000]
+        for each in batch:
+            np.testing.assert_array_equal(each.locations, rows[: each.blocks])
+
+
+async def test_damage_far_down_a_long_match(tmp_path: Path) -> None:
+    """What lies behind a damaged record is claimed as a length, and not with locations."""
+    ids = np.random.default_rng(3).integers(0, 256, (BLOCKS, 16), np.uint8)
+    async with sarpstore.open(tmp_path / "store") as store:
+        await store.namespace("m").insert_ids(ids, np.zeros(BLOCKS, sarpstore.LOCATION))
+    window = 40
+    (log,) = (tmp_path / "store").glob("*.log")
+    data = bytearray(log.read_bytes())
+    at = data.index(ids[window * 64].tobytes())
+    data[at] ^= 1
+    log.write_bytes(data)
+    async with sarpstore.open(tmp_path / "store") as store:
+        namespace = store.namespace("m")
+        match = await namespace.match_ids(ids)
+        assert match.blocks == window * 64
+        assert (await namespace.match_ids(ids, locations=False)).blocks == BLOCKS
+        assert store.stats().damaged_records == 1
+        # Inserting again mends it.
+        assert await namespace.insert_ids(ids, np.zeros(BLOCKS, sarpstore.LOCATION)) > 0
+        assert (await namespace.match_ids(ids)).blocks == BLOCKS

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 HOLD_TARGET_MS = 2.0
 CHECKPOINT_EVERY_S = 0.5
-LONG_PROMPT_TOKENS = 1_000_000
+LONG_PROMPT_TOKENS = 131_072
+"""The longest context that is widely served."""
 SHAPES = {"chat": (300, 6), "agent": (60, 20), "rag": (200, 3)}
 """Sessions and turns of each generated shape, all played at once."""
 
@@ -95,7 +96,7 @@ def loop_command(
     """Measure every callback of the event loop while a store does everything at once.
 
     A store of --blocks is filled and opened anew, with its partitions on disk; then generated chats, agents and
-    retrieval requests are matched and inserted by --concurrency tasks, with a prompt of a million tokens (a list) now
+    retrieval requests are matched and inserted by --concurrency tasks, with a prompt of 131,072 tokens (a list) now
     and then, a checkpoint each half second and a cache that holds a part. A callback's time is its wall time less the
     time that its thread waited for a core. The callbacks are all of the loop's: the load's own tasks too, which do
     nothing but call.
@@ -106,10 +107,11 @@ def loop_command(
         with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
             runner.run(_fill(folder / "store", blocks))
             turns = list(_turns())
+            long_prompt = np.random.default_rng(4).integers(0, 1 << 17, LONG_PROMPT_TOKENS).tolist()
             gc.collect()
             gc.freeze()  # what the bench made must not be looked through by the collector while it is measured
             with holds.measuring():
-                done = runner.run(_load(folder / "store", turns, seconds, concurrency))
+                done = runner.run(_load(folder / "store", turns, long_prompt, seconds, concurrency))
     load = (
         f"{concurrency} tasks, {done['requests']:,} requests in {done['seconds']:.1f} s, {done['checkpoints']} "
         f"checkpoints, {done['reads']:,} reads ({done['backend']}), {blocks:,} blocks before"
@@ -155,7 +157,9 @@ def _turns() -> Iterator[Turn]:
         yield from open_trace(TraceSpec(label=shape, generate=shape, sessions=sessions, turns=turns)).turns()
 
 
-async def _load(path: Path, turns: list[Turn], seconds: float, concurrency: int) -> dict[str, Any]:
+async def _load(
+    path: Path, turns: list[Turn], long_prompt: list[int], seconds: float, concurrency: int
+) -> dict[str, Any]:
     """Play the turns again and again, each round under another namespace, until the time is over."""
     loop = asyncio.get_running_loop()
     async with sarpstore.open(path, cache_bytes=16 << 20) as store:
@@ -163,7 +167,7 @@ async def _load(path: Path, turns: list[Turn], seconds: float, concurrency: int)
         over = lambda: loop.time() - began > seconds  # noqa: E731 - one expression, used by all tasks
         work = _rounds(store, turns)
         tasks = [_play(work, over) for _ in range(concurrency)]
-        counts = await asyncio.gather(*tasks, _checkpoints(store, over), _long_prompts(store, over))
+        counts = await asyncio.gather(*tasks, _checkpoints(store, over), _long_prompts(store, long_prompt, over))
         stats = store.stats()
         return {
             "requests": sum(counts),
@@ -204,10 +208,9 @@ async def _checkpoints(store: sarpstore.Store, over: Callable[[], bool]) -> int:
     return 0
 
 
-async def _long_prompts(store: sarpstore.Store, over: Callable[[], bool]) -> int:
-    """Prompts of a million tokens, given as a list, as a server's tokenizer gives them."""
+async def _long_prompts(store: sarpstore.Store, tokens: list[int], over: Callable[[], bool]) -> int:
+    """Long prompts, given as a list, as a server's tokenizer gives them."""
     namespace = store.namespace("long")
-    tokens = np.random.default_rng(4).integers(0, 1 << 17, LONG_PROMPT_TOKENS).tolist()
     rows = np.zeros(LONG_PROMPT_TOKENS // store.block_tokens, sarpstore.LOCATION)
     count = 0
     while not over():
