@@ -35,13 +35,13 @@ static void page_close(sarp_commit *commit, uint32_t page) {
 
 /* The open page with the least room that is enough; a fresh one if there is none. Behind all records: the last or a fresh
    one. */
-static uint32_t page_for(sarp_commit *commit, uint32_t units, commit_place_rule rule) {
+static uint32_t page_for(sarp_commit *commit, uint32_t units, int32_t rule) {
     const uint32_t last = commit->page_count - 1; /* no page: never used */
-    if (rule == PLACE_BEHIND && commit->page_count && commit->used[last] + units <= SARP_PAGE_UNITS) {
+    if (rule == SARP_PLACE_BEHIND && commit->page_count && commit->used[last] + units <= SARP_PAGE_UNITS) {
         page_close(commit, last);
         return last;
     }
-    const uint64_t fitting = units < 64 && rule == PLACE_BEST ? commit->open >> units << units : 0;
+    const uint64_t fitting = units < 64 && rule == SARP_PLACE_BEST ? commit->open >> units << units : 0;
     if (!fitting) return page_fresh(commit);
     const uint32_t free_units = (uint32_t)__builtin_ctzll(fitting);
     const uint32_t page = commit->heads[free_units];
@@ -50,7 +50,7 @@ static uint32_t page_for(sarp_commit *commit, uint32_t units, commit_place_rule 
     return page;
 }
 
-uint8_t *commit_place(sarp_commit *commit, uint32_t length, commit_place_rule rule, uint64_t *position) {
+uint8_t *commit_place(sarp_commit *commit, uint32_t length, int32_t rule, uint64_t *position) {
     const uint32_t units = record_units(length), page = page_for(commit, units, rule);
     const uint32_t at = page * SARP_PAGE_UNITS + commit->used[page];
     commit->used[page] = (uint8_t)(commit->used[page] + units);
@@ -65,7 +65,7 @@ static void close_record(const sarp_commit *commit, uint8_t *record, uint64_t po
 }
 
 void sarp_commit_begin(sarp_commit *commit) {
-    commit->open = commit->dead_bytes = 0;
+    commit->open = commit->highest = commit->dead_bytes = 0;
     commit->page_count = commit->records = commit->changes = commit->ordered = 0;
 }
 
@@ -74,6 +74,7 @@ void commit_add(sarp_commit *commit, uint8_t *record, uint64_t position) {
     store64(record + SARP_AT_COMMIT, commit->number);
     close_record(commit, record, position);
     commit->records++;
+    if (position > commit->highest) commit->highest = position;
     commit->changes += changes_count(record);
 }
 
@@ -82,12 +83,23 @@ int commit_has_room(const sarp_commit *commit, uint32_t pages, uint32_t changes)
     return commit->page_count + pages + 1 <= commit->page_limit && commit->changes + changes <= commit->change_limit;
 }
 
-uint64_t sarp_commit_append(sarp_commit *commit, const uint8_t *source, int32_t fresh) {
+uint64_t sarp_commit_append(sarp_commit *commit, const uint8_t *source, int32_t rule) {
     uint64_t position;
     const uint32_t length = load16(source + SARP_AT_LENGTH);
     if (length < SARP_UNIT || length > SARP_PAGE || !commit_has_room(commit, 1, changes_count(source))) return 0;
-    uint8_t *record = commit_place(commit, length, fresh ? PLACE_FRESH : PLACE_BEST, &position);
+    uint8_t *record = commit_place(commit, length, rule, &position);
     memcpy(record, source, length);
+    commit_add(commit, record, position);
+    return position;
+}
+
+uint64_t sarp_commit_append_removal(sarp_commit *commit, const uint8_t *source) {
+    uint64_t position;
+    const uint32_t length = load16(source + SARP_AT_LENGTH);
+    if (length < SARP_UNIT || length > SARP_PAGE || !commit_has_room(commit, 1, 1)) return 0;
+    uint8_t *record = commit_place(commit, length, SARP_PLACE_BEHIND, &position);
+    memcpy(record, source, length);
+    if (load64(record + SARP_AT_EFFECT) == UINT64_MAX) store64(record + SARP_AT_EFFECT, position);
     commit_add(commit, record, position);
     return position;
 }

@@ -15,6 +15,7 @@ typedef struct {
     uint64_t sequence;      /* of the next record */
     uint64_t dead_bytes;    /* of the records that this commit's records supersede */
     uint64_t open;          /* bit f: heads[f] is a page with f free units */
+    uint64_t highest;       /* position of its records; 0: it has none */
     uint32_t slot;
     uint32_t first_page;    /* in the file */
     uint32_t page_limit, page_count, records;
@@ -24,13 +25,18 @@ typedef struct {
     uint16_t heads[64];
 } sarp_commit;
 
-/* Begins an empty commit; the caller has set all fields but those that count from here on: open, dead_bytes, page_count,
-   records, changes, ordered. */
+/* Begins an empty commit; the caller has set all fields but those that count from here on: open, highest, dead_bytes,
+   page_count, records, changes, ordered. */
 void sarp_commit_begin(sarp_commit *commit);
 
-/* Adds a finished record body and header; sequence, commit number and checksums are filled in here. `fresh` puts it at the
-   start of a new page. Returns its position, or 0 where there is no room. */
-uint64_t sarp_commit_append(sarp_commit *commit, const uint8_t *record, int32_t fresh);
+enum { SARP_PLACE_BEST = 0, SARP_PLACE_BEHIND = 1, SARP_PLACE_FRESH = 2 }; /* where it fits; behind all; a page of its own */
+
+/* Adds a finished record body and header; sequence, commit number and checksums are filled in here. `rule` says where. Returns its
+   position, or 0 where there is no room. */
+uint64_t sarp_commit_append(sarp_commit *commit, const uint8_t *record, int32_t rule);
+
+/* The same behind all records, for one of type remove or clear-holder: with an effect of UINT64_MAX it takes effect there. */
+uint64_t sarp_commit_append_removal(sarp_commit *commit, const uint8_t *record);
 
 /* Adds the commit record and, for each other record in ascending order of place, its changes (room for `limit`, at least
    commit->changes). Returns how many, SARP_INVALID if `limit` is too small. `synced` and `flags` are the commit record's. */

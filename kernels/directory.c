@@ -1,4 +1,5 @@
 #include "internal_directory.h"
+#include "internal_record.h"
 
 void pages_resize(sarp_directory *dir, sarp_partition *part, uint32_t have, uint32_t entries) {
     arena_resize(&dir->arena, part->pages, have, pages_for(entries));
@@ -34,6 +35,7 @@ static void count_entry(sarp_directory *dir, sarp_partition *part, const sarp_en
     part->blocks += sign > 0 ? blocks : 0u - blocks;
     dir->blocks += sign > 0 ? blocks : UINT64_C(0) - blocks;
     dir->placeholders += sign > 0 ? (uint64_t)entry_placeholder(e) : UINT64_C(0) - (uint64_t)entry_placeholder(e);
+    if (!entry_placeholder(e)) slot_count(dir->base, entry_reference(e), entry_n(e), sign);
 }
 
 static void entry_insert(sarp_directory *dir, sarp_partition *part, sarp_entry entry) {
@@ -155,6 +157,15 @@ static void entry_remove(sarp_directory *dir, sarp_partition *part, uint32_t ind
     count_entry(dir, part, entry, -1);
     entry->word1 = ENTRY_PLACEHOLDER;
     count_entry(dir, part, entry, 1);
+}
+
+void directory_drop(sarp_directory *dir, uint64_t key, uint64_t reference) {
+    sarp_partition *part = dir->partitions + partition_index(dir, key);
+    const uint32_t first = lower_bound(dir, part, key), end = run_end(dir, part, first, key);
+    uint32_t index;
+    if (!find_reference(dir, part, first, end, reference, &index)) return;
+    part->flags |= SARP_PARTITION_DIRTY;
+    entry_remove(dir, part, index, first, end);
 }
 
 /* The masks of all roots of a key, whose placeholders go: every root of a key has the same mask. */

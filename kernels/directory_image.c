@@ -1,4 +1,5 @@
 #include "internal_directory.h"
+#include "internal_record.h"
 
 static void reset(sarp_directory *dir) {
     arena_reset(&dir->arena);
@@ -58,7 +59,10 @@ int32_t sarp_directory_load(sarp_directory *dir, uint32_t number, const sarp_ent
     if (blocks != part->blocks) return SARP_INVALID;
     if (arena_available(&dir->arena) < SARP_PARTITION_PAGES) return SARP_FULL;
     pages_resize(dir, part, 0, count);
-    for (uint32_t i = 0; i < count; i++) *entry_at(dir, part, i) = entries[i];
+    for (uint32_t i = 0; i < count; i++) {
+        *entry_at(dir, part, i) = entries[i];
+        if (!entry_placeholder(entries + i)) slot_count(dir->base, entry_reference(entries + i), entry_n(entries + i), 1);
+    }
     index_rebuild(dir, part);
     dir->placeholders += placeholders;
     part->flags |= SARP_PARTITION_LOADED;

@@ -20,11 +20,13 @@ enum {
     SARP_SUMMARY = 8,
     SARP_CHUNK_PAYLOAD = 9,
     SARP_POSTINGS = 10,
+    SARP_COUNT = 11,
 
     SARP_ROUTING_DIVERGENCE = 0,
     SARP_ROUTING_SARP = 1,
 
     SARP_FLAG_IGNORABLE = 1,
+    SARP_FLAG_COPY = 2,
     SARP_COMMIT_MARK = 1,
     SARP_COMMIT_CLOSED = 2,
 
@@ -51,7 +53,18 @@ enum {
     SARP_AT_SUPERSEDES = 80,
     SARP_AT_POINTS = 88,
     SARP_AT_OLD_N = 89,
+    SARP_AT_ROOT_BORN = 96,
     SARP_SEGMENT_HEADER = 128,
+
+    /* remove, clear-holder */
+    SARP_AT_EFFECT = 48,
+    SARP_REMOVE_HEADER = 64,
+    SARP_REMOVE_IDS_MAX = 252,
+
+    /* count */
+    SARP_COUNT_HEADER = 64,
+    SARP_COUNT_ENTRY = 24,
+    SARP_COUNT_ENTRIES_MAX = 168,
 
     /* commit */
     SARP_AT_COMMIT_PAGES = 32,

@@ -12,6 +12,11 @@ static uint32_t blocks_in_window(const sarp_query *q, uint32_t window) {
     return rest < SARP_WINDOW ? rest : SARP_WINDOW;
 }
 
+static uint64_t root_born_of(const uint8_t *owner) {
+    const uint64_t root = load64(owner + SARP_AT_ROOT_BORN);
+    return root ? root : load64(owner + SARP_AT_BORN);
+}
+
 /* The first window's record; the later ones open their windows. */
 planned plan_first(const sarp_base *base, const sarp_query *q, key_seed seed, const uint8_t *owner) {
     const uint32_t window = q->matched / SARP_WINDOW, held = q->matched % SARP_WINDOW;
@@ -19,10 +24,12 @@ planned plan_first(const sarp_base *base, const sarp_query *q, key_seed seed, co
     if (held == 0) {
         if (window == 0) return p;
         p.dp = q->owner_d;
+        p.root_born = root_born_of(owner);
         p.parent_key = key_of(seed, q->ids + ((size_t)(window - 1) * SARP_WINDOW + q->owner_d) * SARP_ID);
         return p;
     }
     p.parent_key = load64(owner + SARP_AT_PARENT_KEY);
+    p.root_born = root_born_of(owner);
     if (held == q->owner_n) {
         p.d = q->owner_d;
         p.dp = q->owner_dp;
@@ -41,18 +48,19 @@ planned plan_next(const sarp_query *q, key_seed seed, const planned *previous) {
     return (planned){.window = window,
                      .n = blocks_in_window(q, window),
                      .dp = previous->d,
+                     .root_born = previous->root_born,
                      .parent_key = key_of(seed, q->ids + owner_block * SARP_ID)};
 }
 
 int owner_record(const sarp_pages *pages, const sarp_query *q, const uint8_t **owner) {
     *owner = NULL;
-    if (q->matched % SARP_WINDOW == 0) return 1;
+    if (q->matched == 0) return 1;
     if (!pages_find(pages, q->owner_reference >> 6, owner) || !*owner) return 0;
     *owner += (q->owner_reference & 63) * SARP_UNIT;
     return 1;
 }
 
-const uint8_t *write_segment(sarp_commit *commit, const sarp_query *q, const planned *p, const uint8_t *owner,
+const uint8_t *write_segment(sarp_commit *commit, const sarp_query *q, planned *p, const uint8_t *owner,
                              const uint8_t *locations, uint64_t *position) {
     const uint32_t bytes = commit->location_bytes, length = segment_bytes(p->n, bytes);
     const size_t base = (size_t)p->window * SARP_WINDOW;
@@ -61,7 +69,7 @@ const uint8_t *write_segment(sarp_commit *commit, const sarp_query *q, const pla
     /* Postings records speak of the records before them. */
     const int behind = p->supersedes && (p->supersedes >= first || commit->ordered);
     if (p->supersedes) commit->dead_bytes += record_units(load16(owner + SARP_AT_LENGTH)) * (uint64_t)SARP_UNIT;
-    uint8_t *record = commit_place(commit, length, behind ? PLACE_BEHIND : PLACE_BEST, position);
+    uint8_t *record = commit_place(commit, length, behind ? SARP_PLACE_BEHIND : SARP_PLACE_BEST, position);
     memset(record, 0, SARP_SEGMENT_HEADER);
     store16(record + SARP_AT_LENGTH, (uint16_t)length);
     record[SARP_AT_TYPE] = SARP_SEGMENT;
@@ -73,7 +81,10 @@ const uint8_t *write_segment(sarp_commit *commit, const sarp_query *q, const pla
     store32(record + SARP_AT_WINDOW, p->window);
     store64(record + SARP_AT_NAMESPACE, q->name_space);
     if (base) memcpy(record + SARP_AT_PREFIX_ID, q->ids + (base - 1) * SARP_ID, SARP_ID);
-    store64(record + SARP_AT_BORN, *position);
+    const uint64_t born = *position > commit->highest ? *position : commit->highest;
+    if (!p->root_born) p->root_born = born;
+    store64(record + SARP_AT_BORN, born);
+    store64(record + SARP_AT_ROOT_BORN, p->root_born);
     store64(record + SARP_AT_PARENT_KEY, p->parent_key);
     store64(record + SARP_AT_SUPERSEDES, p->supersedes);
     record[SARP_AT_POINTS] = p->points;

@@ -43,5 +43,8 @@ void index_rebuild(const sarp_directory *dir, const sarp_partition *part);
 /* Points the table at a partition, over the whole range of its prefix. */
 void table_point(sarp_directory *dir, uint32_t number);
 
+/* Takes a dead entry out of its partition, which is loaded. Nothing happens if it is gone. */
+void directory_drop(sarp_directory *dir, uint64_t key, uint64_t reference);
+
 /* Whether `changes` changes can be applied without meeting a bound. */
 int directory_has_room(const sarp_directory *dir, uint32_t changes);

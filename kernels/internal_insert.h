@@ -7,11 +7,11 @@
 typedef struct {
     uint32_t window, n, d, dp, held; /* held: blocks whose locations come from the owner's record */
     uint64_t parent_key, supersedes;
+    uint64_t root_born; /* 0: as born; known once the record is written */
     uint8_t points, old_n; /* postings.md, section 4 */
 } planned;
 
-/* The record of the matched record that proved the last block of an unfinished window, which has been read; NULL where the
-   match ends with a window. */
+/* The record that proved the last matched block, which has been read; NULL where nothing matched. */
 int owner_record(const sarp_pages *pages, const sarp_query *q, const uint8_t **owner);
 
 /* The first window's record; the later ones open their windows. Behind the last window there is none to be written. */
@@ -19,13 +19,11 @@ planned plan_first(const sarp_base *base, const sarp_query *q, key_seed seed, co
 planned plan_next(const sarp_query *q, key_seed seed, const planned *previous);
 
 /* Places, writes and counts a segment record; commit_has_room was asked. */
-const uint8_t *write_segment(sarp_commit *commit, const sarp_query *q, const planned *p, const uint8_t *owner,
+const uint8_t *write_segment(sarp_commit *commit, const sarp_query *q, planned *p, const uint8_t *owner,
                              const uint8_t *locations, uint64_t *position);
 
-typedef enum { PLACE_BEST, PLACE_BEHIND, PLACE_FRESH } commit_place_rule; /* where it fits; behind all; a page of its own */
-
-/* Room for a record of `length` bytes. The caller has checked that there is. */
-uint8_t *commit_place(sarp_commit *commit, uint32_t length, commit_place_rule rule, uint64_t *position);
+/* Room for a record of `length` bytes, by a SARP_PLACE_ rule. The caller has checked that there is. */
+uint8_t *commit_place(sarp_commit *commit, uint32_t length, int32_t rule, uint64_t *position);
 
 /* Ends a placed record: sequence, commit number, checksums. */
 void commit_add(sarp_commit *commit, uint8_t *record, uint64_t position);

@@ -80,8 +80,12 @@ posting_list list_wanted(const sarp_postings *dir, reading *r, uint64_t key);
 /* Elements between two spots. */
 uint64_t spots_between(const sarp_postings *dir, spot begin, spot end);
 
+/* Takes a dead record, whose postings have `n` blocks, out of all its lists at once. `ids` are its window's. 0: partitions are not in
+   memory, and are asked for. */
+int postings_drop(sarp_postings *dir, reading *r, key_seed seed, const uint8_t *ids, uint32_t n, uint64_t reference);
+
 /* Whether `changes` changes can be applied without meeting a bound. */
 int postings_has_room(const sarp_postings *dir, uint32_t changes);
 
 /* sarp_postings_match of one query, in one step however long it is: what an insertion decides by. Its status. */
-int32_t postings_match_whole(const sarp_postings *dir, const sarp_pages *pages, sarp_query *query, sarp_needs *needs);
+int32_t postings_match_whole(sarp_postings *dir, const sarp_pages *pages, sarp_query *query, sarp_needs *needs);

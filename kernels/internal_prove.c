@@ -19,13 +19,14 @@ static void report_damaged(reading *r, uint64_t reference) {
 
 const uint8_t *read_segment(reading *r, uint64_t reference) {
     const uint8_t *page;
+    const uint64_t file = r->base->slot_files[reference >> 24];
+    if (!file) return NULL;
     if (!pages_find(r->pages, reference >> 6, &page)) {
         need_page(r, reference >> 6);
         return NULL;
     }
     const uint32_t features = r->pages->features, at = (uint32_t)(reference & 63) * SARP_UNIT;
-    const uint64_t file = r->base->slot_files[reference >> 24];
-    if (page && file) {
+    if (page) {
         const uint32_t seed = record_seed(features, r->pages->uuid, file, (reference & 0xFFFFFF) * SARP_UNIT);
         const uint8_t *record = page + at;
         if (record_header_valid(features, seed, record, SARP_PAGE - at) && record[SARP_AT_TYPE] == SARP_SEGMENT &&

@@ -15,9 +15,10 @@ typedef struct {
 void need_partition(reading *r, uint32_t number);
 
 /* sarp_match and sarp_postings_match of one query, in one step however long it is: what an insertion decides by. Its status. */
-int32_t match_whole(const sarp_directory *dir, const sarp_pages *pages, sarp_query *query, sarp_needs *needs);
+int32_t match_whole(sarp_directory *dir, const sarp_pages *pages, sarp_query *query, sarp_needs *needs);
 
-/* The verified segment record that a reference names; NULL if it is damaged, or missing (then it is asked for). */
+/* The verified segment record that a reference names; NULL if it is damaged, retired with its file, or missing (then it is asked
+   for). */
 const uint8_t *read_segment(reading *r, uint64_t reference);
 
 /* Blocks of window `first / 64` that a record proves for the query, at most `limit`. */

@@ -23,7 +23,8 @@ static uint32_t expected_length(const uint8_t *record, uint32_t location_bytes) 
     const uint32_t n = record[SARP_AT_N];
     switch (record[SARP_AT_TYPE]) {
     case SARP_SEGMENT: return segment_bytes(n, location_bytes);
-    case SARP_REMOVE: return SARP_UNIT + n * SARP_ID;
+    case SARP_REMOVE: return SARP_REMOVE_HEADER + n * SARP_ID;
+    case SARP_COUNT: return SARP_COUNT_HEADER + n * SARP_COUNT_ENTRY;
     case SARP_SUMMARY: return SARP_SUMMARY_HEADER + n * SARP_SUMMARY_ENTRY;
     case SARP_POSTINGS: return SARP_POSTINGS_HEADER + n * SARP_POSTINGS_ENTRY;
     case SARP_NAMESPACE: return SARP_UNIT + (uint32_t)load16(record + 36) + load16(record + 38);
@@ -40,10 +41,11 @@ static int fields_valid(const uint8_t *record) {
     switch (record[SARP_AT_TYPE]) {
     case SARP_SEGMENT:
         return units == 2 && n >= 1 && n <= SARP_WINDOW && record[SARP_AT_D] < n && record[SARP_AT_DP] < SARP_WINDOW;
-    case SARP_REMOVE: return units == 1 && n >= 1 && n <= 252;
+    case SARP_REMOVE: return units == 1 && n >= 1 && n <= SARP_REMOVE_IDS_MAX;
+    case SARP_COUNT: return units == 1 && n >= 1 && n <= SARP_COUNT_ENTRIES_MAX;
     case SARP_SUMMARY: return units == 1 && n >= 1 && n <= SARP_SUMMARY_ENTRIES_MAX;
     case SARP_POSTINGS: return units == 1 && n >= 1 && n <= SARP_POSTINGS_ENTRIES_MAX;
-    default: return units == 1 || record[SARP_AT_TYPE] > SARP_POSTINGS;
+    default: return units == 1 || record[SARP_AT_TYPE] > SARP_COUNT;
     }
 }
 

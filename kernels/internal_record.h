@@ -24,5 +24,13 @@ static inline uint32_t segment_bytes(uint32_t n, uint32_t location_bytes) {
     return SARP_SEGMENT_HEADER + n * (SARP_ID + location_bytes);
 }
 
+/* Counts an entry of a file's slot, and `n` blocks of its record (0: another entry counts them), once more or once less. */
+static inline void slot_count(const sarp_base *base, uint64_t reference, uint32_t n, int sign) {
+    if (!base->slot_live) return;
+    const uint64_t bytes = n ? record_units(segment_bytes(n, base->location_bytes)) * (uint64_t)SARP_UNIT : 0;
+    base->slot_entries[reference >> 24] += sign > 0 ? 1u : UINT32_MAX;
+    base->slot_live[reference >> 24] += sign > 0 ? bytes : UINT64_C(0) - bytes;
+}
+
 /* 1 and the page's bytes (NULL where it cannot be read), or 0 where the page is not in memory. */
 int pages_find(const sarp_pages *pages, uint64_t key, const uint8_t **data);

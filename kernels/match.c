@@ -1,6 +1,8 @@
 #include "match.h"
 
+#include "internal_directory.h"
 #include "internal_prove.h"
+#include "internal_removals.h"
 
 enum {
     EQUAL_KEYS = 8, /* entries looked at under one key; collisions of 48 bits make two at the very most */
@@ -9,9 +11,11 @@ enum {
 };
 
 typedef struct {
-    const sarp_directory *dir;
+    sarp_directory *dir;
     sarp_query *query;
     key_seed seed;
+    barrier removed;
+    const uint64_t *before; /* for each window the newest marker in the windows before it; NULL: there is none */
     reading r; /* page_missing: since the walk of the present window began */
     uint32_t at_once; /* windows that may be located before the caller gets its turn */
 } matching;
@@ -45,12 +49,26 @@ static uint32_t find(matching *m, uint64_t key, sarp_entry *out) {
 
 /* --- one record */
 
-/* Blocks of window `base / 64` that a record proves for the query, at most `limit`; 0 if it does not. */
-static uint32_t prove(const matching *m, const uint8_t *record, const sarp_entry *entry, uint32_t base, uint32_t limit) {
+/* Notes, where the holder has markers, what the windows before the first `windows` of the query say. */
+static void see_path(matching *m, uint32_t windows) {
+    m->before = barrier_path(m->dir->base, &m->removed, m->query->ids, windows);
+}
+
+/* What of a proved run has not been removed since: format-spec/removal.md, section 2. 0: the record is dead. */
+static uint32_t surviving(const matching *m, const uint8_t *record, uint32_t base, uint32_t run) {
+    if (barrier_blocks_path(m->dir->base, &m->removed, m->before, m->query->ids, base / SARP_WINDOW, record)) return 0;
+    return barrier_survives(&m->removed, record, m->query->ids + (size_t)base * SARP_ID, run);
+}
+
+/* Blocks of window `base / 64` that a record proves for the query, at most `limit`; 0 if it does not. A dead entry goes. */
+static uint32_t prove(matching *m, const uint8_t *record, const sarp_entry *entry, uint32_t base, uint32_t limit) {
     if (record[SARP_AT_D] != entry_d(entry)) return 0;
     const uint32_t n = entry_n(entry) < limit ? entry_n(entry) : limit;
-    const uint32_t run = prove_segment(m->r.pages, record, m->query, base, n);
-    return run > entry_d(entry) ? run : 0;
+    uint32_t run = prove_segment(m->r.pages, record, m->query, base, n);
+    if (run <= entry_d(entry)) return 0;
+    run = surviving(m, record, base, run);
+    if (!run) directory_drop(m->dir, entry_key(entry), entry_reference(entry));
+    return run;
 }
 
 /* Tries the entries under one key; keeps the longest proof. */
@@ -162,7 +180,9 @@ static uint32_t locate_from(const matching *m, uint32_t to) { return to > m->at_
 /* Goes on with the locations of a query whose length is decided. */
 static void locate_on(matching *m) {
     sarp_query *q = m->query;
-    const uint32_t to = q->located - 1, from = locate_from(m, to), lost = locate(m, from, to);
+    const uint32_t to = q->located - 1, from = locate_from(m, to);
+    see_path(m, to);
+    const uint32_t lost = locate(m, from, to);
     if (m->r.missing) return;
     if (lost < to) { /* damage: only what lies before it can be given with its locations, so decide again */
         q->asked = (lost + 1) * SARP_WINDOW;
@@ -190,6 +210,7 @@ static void match_one(matching *m) {
     sarp_query *q = m->query;
     uint32_t windows = count_roots(m), blocks = blocks_asked(q), from = 0;
     if (m->r.missing) return;
+    see_path(m, windows);
     for (; windows > 0; windows--) {
         const uint32_t window = windows - 1, base = window * SARP_WINDOW;
         const uint32_t limit = blocks - base < SARP_WINDOW ? blocks - base : SARP_WINDOW;
@@ -223,10 +244,10 @@ static void match_one(matching *m) {
     answer(q, 0, NULL);
 }
 
-static matching matching_of(const sarp_directory *dir, const sarp_pages *pages, sarp_query *q, sarp_needs *needs,
+static matching matching_of(sarp_directory *dir, const sarp_pages *pages, sarp_query *q, sarp_needs *needs,
                             uint32_t at_once) {
     const key_seed seed = seed_of(dir->base, q->holder, q->name_space);
-    return (matching){dir, q, seed, {.base = dir->base, .pages = pages, .needs = needs}, at_once};
+    return (matching){dir,  q, seed, barrier_of(dir->base, q->holder, q->name_space), NULL, {.base = dir->base, .pages = pages, .needs = needs}, at_once};
 }
 
 void sarp_query_begin(sarp_query *query, sarp_needs *needs, const uint8_t *ids, uint32_t blocks, uint8_t *locations,
@@ -240,13 +261,13 @@ void sarp_query_begin(sarp_query *query, sarp_needs *needs, const uint8_t *ids, 
     needs->page_count = needs->partition_count = needs->damaged_count = 0;
 }
 
-int32_t match_whole(const sarp_directory *dir, const sarp_pages *pages, sarp_query *query, sarp_needs *needs) {
+int32_t match_whole(sarp_directory *dir, const sarp_pages *pages, sarp_query *query, sarp_needs *needs) {
     matching m = matching_of(dir, pages, query, needs, UINT32_MAX);
     match_one(&m);
     return query->status;
 }
 
-int32_t sarp_match(const sarp_directory *dir, const sarp_pages *pages, sarp_query *queries, size_t count, sarp_needs *needs) {
+int32_t sarp_match(sarp_directory *dir, const sarp_pages *pages, sarp_query *queries, size_t count, sarp_needs *needs) {
     int32_t open = 0;
     for (size_t i = 0; i < count; i++) {
         if (queries[i].status != SARP_NEED) continue;
@@ -258,32 +279,34 @@ int32_t sarp_match(const sarp_directory *dir, const sarp_pages *pages, sarp_quer
     return open;
 }
 
-void sarp_estimate(const sarp_directory *dir, const sarp_query *query, uint32_t *at_least, uint32_t *at_most) {
-    sarp_needs none = {0};
-    sarp_query copy = *query;
-    matching m = matching_of(dir, NULL, &copy, &none, 0);
-    const uint32_t windows = count_roots(&m);
-    *at_least = 0;
-    *at_most = m.r.missing ? query->blocks : 0;
-    if (m.r.missing || windows == 0) return;
-    const uint32_t base = (windows - 1) * SARP_WINDOW;
-    const uint32_t limit = query->blocks - base < SARP_WINDOW ? query->blocks - base : SARP_WINDOW;
-    const uint64_t mask = window_mask(&m, key_at(&m, base));
-    *at_least = *at_most = base; /* a root that is only a placeholder claims nothing of its own window */
-    for (uint32_t j = limit; j-- > 0;) {
-        if (j && !(mask >> (j / 4) & 1)) continue;
+/* The window's deepest entry on the query's path, and the longest n at its offset. */
+static void estimate_window(matching *m, uint32_t base, uint32_t *at_least, uint32_t *at_most) {
+    const uint32_t blocks = m->query->blocks, limit = blocks - base < SARP_WINDOW ? blocks - base : SARP_WINDOW;
+    const uint64_t mask = window_mask(m, key_at(m, base));
+    for (uint32_t j = limit; j-- > 0 && !*at_least;) {
         sarp_entry entries[EQUAL_KEYS];
-        const uint32_t count = find(&m, key_at(&m, base + j), entries);
+        if (j && !(mask >> (j / 4) & 1)) continue;
+        const uint32_t count = find(m, key_at(m, base + j), entries);
         for (uint32_t i = 0; i < count; i++) {
             if (entry_placeholder(entries + i) || entry_d(entries + i) != j) continue;
             const uint32_t n = entry_n(entries + i) < limit ? entry_n(entries + i) : limit;
             *at_least = base + j + 1;
             if (base + n > *at_most) *at_most = base + n;
         }
-        if (m.r.missing) {
-            *at_most = query->blocks;
-            return;
-        }
-        if (*at_least > base) return;
     }
+}
+
+void sarp_estimate(sarp_directory *dir, const sarp_query *query, uint32_t *at_least, uint32_t *at_most) {
+    sarp_needs none = {0};
+    sarp_query copy = *query;
+    matching m = matching_of(dir, NULL, &copy, &none, 0);
+    uint32_t windows = count_roots(&m);
+    *at_least = *at_most = 0;
+    /* A window that has placeholders alone claims nothing. */
+    while (windows > 0 && !m.r.missing && !*at_least) estimate_window(&m, --windows * SARP_WINDOW, at_least, at_most);
+    if (m.r.missing) {
+        *at_least = 0;
+        *at_most = query->blocks;
+    }
+    *at_least = barrier_surely(dir->base, &m.removed, query->ids, *at_least);
 }

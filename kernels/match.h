@@ -40,9 +40,11 @@ typedef struct {
 void sarp_query_begin(sarp_query *query, sarp_needs *needs, const uint8_t *ids, uint32_t blocks, uint8_t *locations,
                       uint64_t name_space, uint32_t holder);
 
-/* Answers those of the queries whose status is SARP_NEED. Returns how many still are. */
-int32_t sarp_match(const sarp_directory *directory, const sarp_pages *pages, sarp_query *queries, size_t count,
+/* Answers those of the queries whose status is SARP_NEED. Returns how many still are. Entries of records that are found to be
+   removed (format-spec/removal.md) are taken out of the directory. */
+int32_t sarp_match(sarp_directory *directory, const sarp_pages *pages, sarp_query *queries, size_t count,
                    sarp_needs *needs);
 
-/* Bounds from memory alone: at least and at most this many blocks match, if what the directory names can be read. */
-void sarp_estimate(const sarp_directory *directory, const sarp_query *query, uint32_t *at_least, uint32_t *at_most);
+/* Bounds from memory alone: at least and at most this many blocks match, if what the directory names can be read and nothing that
+   is asked for has been evicted. */
+void sarp_estimate(sarp_directory *directory, const sarp_query *query, uint32_t *at_least, uint32_t *at_most);

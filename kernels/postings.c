@@ -94,6 +94,7 @@ static void count_posting(sarp_postings *dir, sarp_posting_partition *part, cons
     dir->blocks += sign > 0 ? blocks : UINT64_C(0) - blocks;
     dir->states += sign > 0 ? state : UINT64_C(0) - state;
     dir->entries += sign > 0 ? UINT64_C(1) : UINT64_MAX;
+    if (!state) slot_count(dir->base, posting_reference(e), posting_point(e) ? 0 : posting_n(e), sign);
 }
 
 static void posting_insert(sarp_postings *dir, sarp_posting_partition *part, uint32_t index, sarp_posting e) {
@@ -201,6 +202,37 @@ int32_t sarp_postings_apply(sarp_postings *dir, const sarp_change *changes, cons
         if (status != SARP_OK) return status;
     }
     return SARP_OK;
+}
+
+/* The partition and index of a posting; 0 if it is not there, or not in memory. */
+static int find_posting(const sarp_postings *dir, place at, sarp_posting_partition **part, uint32_t *index) {
+    *part = dir->partitions + dir->order[rank_of(dir, at)];
+    if (!((*part)->flags & SARP_PARTITION_LOADED)) return 0;
+    *index = posting_lower(dir, *part, at);
+    return *index < (*part)->entries && place_equal(place_of(posting_at(dir, *part, *index)), at);
+}
+
+int postings_drop(sarp_postings *dir, reading *r, key_seed seed, const uint8_t *ids, uint32_t n, uint64_t reference) {
+    place places[POINTS];
+    uint32_t count = 0;
+    int loaded = 1;
+    for (uint32_t point = 0; point < POINTS && point_offset(point) < n; point++) {
+        const place at = {key_of(seed, ids + point_offset(point) * SARP_ID), filter_of(dir->base, ids, n, point), reference};
+        const uint32_t number = dir->order[rank_of(dir, at)];
+        if (!(dir->partitions[number].flags & SARP_PARTITION_LOADED)) {
+            need_partition(r, number);
+            loaded = 0;
+        }
+        places[count++] = at;
+    }
+    for (uint32_t i = 0; loaded && i < count; i++) {
+        sarp_posting_partition *part;
+        uint32_t index;
+        if (!find_posting(dir, places[i], &part, &index)) continue;
+        part->flags |= SARP_PARTITION_DIRTY;
+        posting_erase(dir, part, index);
+    }
+    return loaded;
 }
 
 void sarp_postings_partition_of(const sarp_postings *dir, const sarp_change *changes, size_t count, uint32_t *out) {

@@ -84,8 +84,8 @@ void sarp_postings_filters(const sarp_base *base, const uint8_t *ids, uint32_t n
 
 /* sarp_match, sarp_estimate and sarp_insert (match.h, commit.h) for this directory (postings.md, sections 6 and 7). An insertion
    has at most 128 new windows. */
-int32_t sarp_postings_match(const sarp_postings *postings, const sarp_pages *pages, sarp_query *queries, size_t count,
+int32_t sarp_postings_match(sarp_postings *postings, const sarp_pages *pages, sarp_query *queries, size_t count,
                             sarp_needs *needs);
-void sarp_postings_estimate(const sarp_postings *postings, const sarp_query *query, uint32_t *at_least, uint32_t *at_most);
+void sarp_postings_estimate(sarp_postings *postings, const sarp_query *query, uint32_t *at_least, uint32_t *at_most);
 int32_t sarp_postings_insert(sarp_postings *postings, const sarp_pages *pages, sarp_query *query, const uint8_t *locations,
                              sarp_commit *commit, sarp_needs *needs);

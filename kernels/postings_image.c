@@ -71,7 +71,11 @@ int32_t sarp_postings_load(sarp_postings *dir, uint32_t number, const sarp_posti
     if (blocks != part->blocks) return SARP_INVALID;
     if (arena_available(&dir->arena) < SARP_PARTITION_PAGES) return SARP_FULL;
     arena_resize(&dir->arena, part->pages, 0, posting_pages(count));
-    for (uint32_t i = 0; i < count; i++) *posting_at(dir, part, i) = entries[i];
+    for (uint32_t i = 0; i < count; i++) {
+        const sarp_posting *e = entries + i;
+        *posting_at(dir, part, i) = *e;
+        if (!posting_is_state(e)) slot_count(dir->base, posting_reference(e), posting_point(e) ? 0 : posting_n(e), 1);
+    }
     dir->states += states;
     part->flags |= SARP_PARTITION_LOADED;
     return SARP_OK;

@@ -298,7 +298,7 @@ static int32_t apply_record(planning *p, const uint8_t *record, uint64_t positio
 static void write_postings(sarp_commit *commit, const sarp_change *changes, uint32_t count, const uint8_t **record,
                            uint64_t *position) {
     const uint32_t length = SARP_POSTINGS_HEADER + count * SARP_POSTINGS_ENTRY;
-    uint8_t *out = commit_place(commit, length, PLACE_BEHIND, position);
+    uint8_t *out = commit_place(commit, length, SARP_PLACE_BEHIND, position);
     memset(out, 0, length);
     store16(out + SARP_AT_LENGTH, (uint16_t)length);
     out[SARP_AT_TYPE] = SARP_POSTINGS;

@@ -1,4 +1,5 @@
 #include "internal_candidates.h"
+#include "internal_removals.h"
 #include "postings.h"
 
 enum {
@@ -7,9 +8,11 @@ enum {
 };
 
 typedef struct {
-    const sarp_postings *dir;
+    sarp_postings *dir;
     sarp_query *query;
     key_seed seed;
+    barrier removed;
+    const uint64_t *before; /* for each window the newest marker in the windows before it; NULL: there is none */
     reading r;
 } routing;
 
@@ -60,8 +63,28 @@ static uint32_t bound_of(uint32_t point, int32_t equal, uint32_t limit) {
     return equal == FINGERPRINTS || point == LAST_POINT || bound > limit ? limit : bound;
 }
 
+typedef struct {
+    uint64_t reference;
+    uint32_t n;
+} dead_posting;
+
+enum { DEAD_MAX = 16 }; /* that one round of reading takes out; the next finds the others */
+
+/* Blocks of a window that a record proves, at most `n`. Of a dead one 0, and it is noted. */
+static uint32_t prove(routing *t, const uint8_t *record, const sarp_posting *e, uint32_t first, uint32_t n, dead_posting *dead,
+                      uint32_t *dead_count) {
+    const uint32_t run = prove_segment(t->r.pages, record, t->query, first, n);
+    if (!run) return 0;
+    uint32_t length = 0;
+    if (!barrier_blocks_path(t->dir->base, &t->removed, t->before, t->query->ids, first / SARP_WINDOW, record))
+        length = barrier_survives(&t->removed, record, ids_at(t, first), run);
+    if (!length && *dead_count < DEAD_MAX) dead[(*dead_count)++] = (dead_posting){posting_reference(e), posting_n(e)};
+    return length;
+}
+
 /* Reads candidates until none that is left can be longer. Stops where a page is missing. */
-static void search(routing *t, const route *at, uint32_t first, uint32_t limit, proof *best, uint32_t *records) {
+static void search(routing *t, const route *at, uint32_t first, uint32_t limit, proof *best, uint32_t *records,
+                   dead_posting *dead, uint32_t *dead_count) {
     candidate_group group;
     uint32_t left = t->dir->read_cap;
     candidates c = candidates_of(t->dir, &at->list, filter_of(t->dir->base, ids_at(t, first), limit, at->point));
@@ -77,9 +100,32 @@ static void search(routing *t, const route *at, uint32_t first, uint32_t limit, 
             const uint8_t *record = read_segment(&t->r, posting_reference(e));
             if (t->r.missing) return;
             ++*records;
-            const uint32_t length = record ? prove_segment(t->r.pages, record, t->query, first, n) : 0;
+            const uint32_t length = record ? prove(t, record, e, first, n, dead, dead_count) : 0;
             if (length > best->length) *best = (proof){record, posting_reference(e), length, posting_n(e), posting_d(e)};
         }
+    }
+}
+
+/* The ids of a record that was just read. */
+static const uint8_t *ids_of_read(routing *t, uint64_t reference) {
+    const uint8_t *record = read_segment(&t->r, reference);
+    return record ? record + SARP_SEGMENT_HEADER : NULL;
+}
+
+/* Finds the window's best record. The dead ones that stand in the way leave their lists, and it is looked for again. */
+static void find_best(routing *t, uint32_t first, uint32_t limit, proof *best, uint32_t *records) {
+    for (;;) {
+        route at;
+        dead_posting dead[DEAD_MAX];
+        uint32_t count = 0;
+        *best = (proof){0};
+        if (!find_route(t, first, limit, &at)) return;
+        search(t, &at, first, limit, best, records, dead, &count);
+        for (uint32_t i = 0; i < count; i++) {
+            const uint8_t *ids = ids_of_read(t, dead[i].reference);
+            if (!ids || !postings_drop(t->dir, &t->r, t->seed, ids, dead[i].n, dead[i].reference)) return;
+        }
+        if (!count || t->r.missing) return;
     }
 }
 
@@ -118,12 +164,12 @@ static void match_one(routing *t, uint32_t at_once) {
     int missing = t->r.missing, ended = 0; /* of the windows so far */
     proof last = {0};
     if (missing) return;
+    t->before = barrier_path(t->dir->base, &t->removed, q->ids, windows);
     for (; window < end && !ended; window++) {
         const uint32_t first = window * SARP_WINDOW, limit = blocks_of_window(q, first);
         proof best = {0};
-        route at;
         t->r.missing = 0;
-        if (find_route(t, first, limit, &at)) search(t, &at, first, limit, &best, &records);
+        find_best(t, first, limit, &best, &records);
         if (t->r.missing) {
             missing = 1;
             continue;
@@ -142,18 +188,21 @@ static void match_one(routing *t, uint32_t at_once) {
     q->status = q->located ? SARP_NEED : SARP_OK;
 }
 
-static routing routing_of(const sarp_postings *dir, const sarp_pages *pages, sarp_query *q, sarp_needs *needs) {
-    return (routing){
-        dir, q, seed_of(dir->base, q->holder, q->name_space), {.base = dir->base, .pages = pages, .needs = needs}};
+static routing routing_of(sarp_postings *dir, const sarp_pages *pages, sarp_query *q, sarp_needs *needs) {
+    return (routing){.dir = dir,
+                     .query = q,
+                     .seed = seed_of(dir->base, q->holder, q->name_space),
+                     .removed = barrier_of(dir->base, q->holder, q->name_space),
+                     .r = {.base = dir->base, .pages = pages, .needs = needs}};
 }
 
-int32_t postings_match_whole(const sarp_postings *dir, const sarp_pages *pages, sarp_query *query, sarp_needs *needs) {
+int32_t postings_match_whole(sarp_postings *dir, const sarp_pages *pages, sarp_query *query, sarp_needs *needs) {
     routing t = routing_of(dir, pages, query, needs);
     match_one(&t, UINT32_MAX);
     return query->status;
 }
 
-int32_t sarp_postings_match(const sarp_postings *dir, const sarp_pages *pages, sarp_query *queries, size_t count,
+int32_t sarp_postings_match(sarp_postings *dir, const sarp_pages *pages, sarp_query *queries, size_t count,
                             sarp_needs *needs) {
     int32_t open = 0;
     for (size_t i = 0; i < count; i++) {
@@ -165,7 +214,7 @@ int32_t sarp_postings_match(const sarp_postings *dir, const sarp_pages *pages, s
     return open;
 }
 
-void sarp_postings_estimate(const sarp_postings *dir, const sarp_query *query, uint32_t *at_least, uint32_t *at_most) {
+void sarp_postings_estimate(sarp_postings *dir, const sarp_query *query, uint32_t *at_least, uint32_t *at_most) {
     sarp_needs none = {0};
     sarp_query copy = *query;
     routing t = routing_of(dir, NULL, &copy, &none);
@@ -188,4 +237,5 @@ void sarp_postings_estimate(const sarp_postings *dir, const sarp_query *query, u
     const uint32_t n = posting_n(group.best) < most ? posting_n(group.best) : most;
     *at_least = first + point_offset(at.point) + 1;
     *at_most = first + n > *at_least ? first + n : *at_least;
+    *at_least = barrier_surely(dir->base, &t.removed, query->ids, *at_least);
 }

@@ -46,8 +46,8 @@ static void take_record(sarp_scan *scan, const sarp_base *base, const uint8_t *r
     if (scan->records++ && number != scan->number) scan->flawed = 1;
     scan->number = number;
     const uint8_t type = record[SARP_AT_TYPE];
-    const uint8_t last = base->routing == SARP_ROUTING_SARP ? SARP_POSTINGS : SARP_CHUNK_PAYLOAD;
-    if (type > last && !(record[SARP_AT_FLAGS] & SARP_FLAG_IGNORABLE)) found->unknown_at = position;
+    const int known = type <= SARP_COUNT && (type != SARP_POSTINGS || base->routing == SARP_ROUTING_SARP);
+    if (!known && !(record[SARP_AT_FLAGS] & SARP_FLAG_IGNORABLE)) found->unknown_at = position;
     found->change_count += changes_of(base, record, position, found->changes + found->change_count);
 }
 

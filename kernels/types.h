@@ -18,14 +18,20 @@ enum {
     SARP_PARTITION_DIRTY = 2 /* changed since it was loaded or imaged */
 };
 
-/* What every directory of a store shares: how references stand for positions, and what its keys depend on. */
+struct sarp_removals;
+
+/* What every directory of a store shares: how references stand for positions, what its keys depend on, what was removed, and
+   how much of each log file its entries name. */
 typedef struct {
     uint64_t *slot_files; /* slot -> file number, 65,536 of them; 0: free */
+    uint64_t *slot_live;  /* slot -> bytes of segment records that entries name, whole units; NULL: not counted */
+    uint32_t *slot_entries; /* slot -> entries that name it, of every list; NULL with slot_live */
+    struct sarp_removals *removals; /* NULL: nothing was ever removed */
     uint64_t secret[2];
     uint32_t slot_count; /* slots below this one may be in use */
     uint32_t features;
     uint32_t routing; /* 0: divergence, 1: sarp: the number in log headers */
-    uint32_t reserved;
+    uint32_t location_bytes; /* of a block, for slot_live */
 } sarp_base;
 
 /* Pages that sorted sequences of entries grow in, one at a time. */

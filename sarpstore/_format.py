@@ -1,4 +1,4 @@
-"""The bytes of `format-spec/`, version 1, for the Python side.
+"""The bytes of `format-spec/`, version 1.1, for the Python side.
 
 `kernels/format.h` is the C side. Nothing else defines a byte. Every structure is a `struct.Struct`; offsets are
 those of the specification's diagrams.
@@ -12,8 +12,9 @@ from typing import Final
 import numpy as np
 
 MAJOR: Final = 1
-MINOR: Final = 0
-INCOMPATIBLE_KNOWN: Final = 0
+MINOR: Final = 1
+INCOMPATIBLE_REMOVALS: Final = 1
+INCOMPATIBLE_KNOWN: Final = INCOMPATIBLE_REMOVALS
 READ_ONLY_COMPATIBLE_KNOWN: Final = 0
 
 UNIT: Final = 64
@@ -59,12 +60,16 @@ RECORD_SEAL: Final = 7
 RECORD_SUMMARY: Final = 8
 RECORD_CHUNK_PAYLOAD: Final = 9
 RECORD_POSTINGS: Final = 10
+RECORD_COUNT: Final = 11
 FLAG_IGNORABLE: Final = 1
+FLAG_COPY: Final = 2
 COMMIT_MARK: Final = 1
 COMMIT_CLOSED: Final = 2
 
 SEGMENT_HEADER_BYTES: Final = 128
 SUMMARY_HEADER_BYTES: Final = 64
+REMOVE_IDS_MAX: Final = 252
+COUNT_ENTRIES_MAX: Final = 168
 SUMMARY_ENTRIES_MAX: Final = 126
 
 # magic, crc, major, minor, three feature masks, uuid, file number, slot, block tokens, hash, routing, location bytes,
@@ -77,14 +82,18 @@ RECORD: Final = struct.Struct("<IIHBBBBBBQQ")
 # key bytes, name length, adapter length, namespace, reserved
 NAMESPACE_FIELDS: Final = struct.Struct("<IHHQ16x")
 NAMESPACE_HEADER_BYTES: Final = 64
+# holder, namespace, effect, reserved
+REMOVAL_FIELDS: Final = struct.Struct("<I4xQQ8x")
+# reserved, file number, reserved
+RETIRE_FIELDS: Final = struct.Struct("<8xQ16x")
 # pages, records, checksum, flags, synced, reserved
 COMMIT_FIELDS: Final = struct.Struct("<IIIIQ8x")
 # summary records, entries, first summary position, reserved
 SEAL_FIELDS: Final = struct.Struct("<IIQ16x")
 
 # magic, crc, major, minor, features, uuid, number, length, start, synced, commit, sequence, entries, blocks,
-# partitions, slots, namespaces, markers, epochs, routing
-CHECKPOINT_HEAD: Final = struct.Struct("<8sIHHQQQ16sQQQQQQQQIIIIIB3x48x")
+# partitions, slots, namespaces, markers, epochs, routing, counts, moments
+CHECKPOINT_HEAD: Final = struct.Struct("<8sIHHQQQ16sQQQQQQQQIIIIIB3xII40x")
 CHECKPOINT_NAMESPACE: Final = struct.Struct("<QIHH")
 
 IMAGE_HEADER: Final = struct.Struct("<8sIHBB16sQQIIQ")  # magic, crc, entries, depth, 0, uuid, prefix, number, blocks
@@ -95,6 +104,13 @@ IMAGE_POSTINGS_MAX: Final = 2728
 STATS_HEADER: Final = struct.Struct("<8sIHH16sIIQ")
 
 SLOT_DTYPE: Final = np.dtype([("file_number", "<u8"), ("slot", "<u2"), ("reserved0", "<u2"), ("reserved1", "<u4")])
+MARKER_DTYPE: Final = np.dtype(
+    [("id", "|V16"), ("name_space", "<u8"), ("position", "<u8"), ("holder", "<u4"), ("reserved", "<u4")]
+)
+EPOCH_DTYPE: Final = np.dtype([("holder", "<u4"), ("reserved", "<u4"), ("position", "<u8")])
+COUNT_DTYPE: Final = np.dtype([("id", "|V16"), ("name_space", "<u8"), ("holder", "<u4"), ("count", "<u4")])
+COUNT_ENTRY_DTYPE: Final = np.dtype([("id", "|V16"), ("count", "<u4"), ("reserved", "<u4")])
+MOMENT_DTYPE: Final = np.dtype([("position", "<u8"), ("time_ms", "<u8")])
 PARTITION_DTYPE: Final = np.dtype(
     [
         ("prefix", "<u8"),
@@ -135,6 +151,9 @@ assert CHECKPOINT_HEAD.size == 192
 assert IMAGE_HEADER.size == 64
 assert STATS_HEADER.size == 48
 assert SLOT_DTYPE.itemsize == 16
+assert RECORD.size + REMOVAL_FIELDS.size == RECORD.size + RETIRE_FIELDS.size == 64
+assert (MARKER_DTYPE.itemsize, EPOCH_DTYPE.itemsize, COUNT_DTYPE.itemsize) == (40, 16, 32)
+assert (COUNT_ENTRY_DTYPE.itemsize, MOMENT_DTYPE.itemsize) == (24, 16)
 assert PARTITION_DTYPE.itemsize == 40
 assert POSTING_PARTITION_DTYPE.itemsize == 48
 assert SUMMARY_DTYPE.itemsize == 32

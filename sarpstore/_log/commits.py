@@ -13,7 +13,22 @@ from sarpstore._kernel import CHANGE_DTYPE, FEATURES, ffi, lib, pointer, reserve
 if TYPE_CHECKING:
     from sarpstore._log.base import Base
 
-__all__ = ["COMMIT_PAGES_MAX", "CommitBuffer", "namespace_record", "seal_record", "summary_of", "summary_record"]
+__all__ = [
+    "COMMIT_PAGES_MAX",
+    "EFFECT_HERE",
+    "CommitBuffer",
+    "clear_record",
+    "count_record",
+    "namespace_record",
+    "remove_record",
+    "retire_record",
+    "seal_record",
+    "summary_of",
+    "summary_record",
+]
+
+EFFECT_HERE: Final = (1 << 64) - 1
+"""Of a removal that takes effect where its record comes to stand."""
 
 COMMIT_PAGES_MAX: Final = 1024
 """Pages of one commit: 4 MiB, what one write and one sync carry."""
@@ -68,9 +83,13 @@ class CommitBuffer:
         self.c.change_limit = change_limit
         lib.sarp_commit_begin(self.c)
 
-    def append(self, record: bytes, *, fresh: bool = False) -> int:
-        """Add a record (see the `*_record` functions); its position, or 0 where there is no room."""
-        return int(lib.sarp_commit_append(self.c, ffi.from_buffer("uint8_t[]", record), fresh))
+    def append(self, record: bytes, *, rule: int = lib.SARP_PLACE_BEST) -> int:
+        """Add a record (see the `*_record` functions) by a SARP_PLACE rule; its position, or 0 where there is no room."""
+        return int(lib.sarp_commit_append(self.c, ffi.from_buffer("uint8_t[]", record), rule))
+
+    def append_removal(self, record: bytes) -> int:
+        """Add a `remove_record` or `clear_record` behind all records; its position, or 0 where there is no room."""
+        return int(lib.sarp_commit_append_removal(self.c, ffi.from_buffer("uint8_t[]", record)))
 
     def finish(self, base: Base, synced: int, flags: int = 0) -> None:
         """Add the commit record; `base` makes the changes' keys."""
@@ -127,6 +146,28 @@ def namespace_record(key_bytes: int, name: str, adapter: str, name_space: int) -
     names = name.encode(), adapter.encode()
     fields = fmt.NAMESPACE_FIELDS.pack(key_bytes, len(names[0]), len(names[1]), name_space)
     return _record(fmt.RECORD_NAMESPACE, fields, b"".join(names))
+
+
+def remove_record(holder: int, name_space: int, ids: bytes, effect: int = EFFECT_HERE) -> bytes:
+    """format-spec/log.md, 2.2; `ids` are 1 to `REMOVE_IDS_MAX`, 16 bytes each."""
+    fields = fmt.REMOVAL_FIELDS.pack(holder, name_space, effect)
+    return _record(fmt.RECORD_REMOVE, fields, ids, len(ids) // fmt.ID_BYTES)
+
+
+def clear_record(holder: int, effect: int = EFFECT_HERE) -> bytes:
+    """format-spec/log.md, 2.2; with effect 0 it says that the holder is there."""
+    return _record(fmt.RECORD_CLEAR_HOLDER, fmt.REMOVAL_FIELDS.pack(holder, 0, effect))
+
+
+def count_record(holder: int, name_space: int, counts: npt.NDArray[Any]) -> bytes:
+    """format-spec/log.md, 2.7; `counts` (`_format.COUNT_ENTRY_DTYPE`) are 1 to `COUNT_ENTRIES_MAX`."""
+    fields = fmt.REMOVAL_FIELDS.pack(holder, name_space, 0)
+    return _record(fmt.RECORD_COUNT, fields, counts.tobytes(), len(counts))
+
+
+def retire_record(file_number: int) -> bytes:
+    """format-spec/log.md, 2.6."""
+    return _record(fmt.RECORD_RETIRE_FILE, fmt.RETIRE_FIELDS.pack(file_number))
 
 
 def summary_of(changes: npt.NDArray[Any]) -> npt.NDArray[Any]:

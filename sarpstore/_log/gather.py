@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sarpstore import _format as fmt
 from sarpstore._errors import LimitError
-from sarpstore._kernel import joined
+from sarpstore._kernel import joined, lib
 from sarpstore._log.commits import CommitBuffer, seal_record, summary_of, summary_record
 from sarpstore._log.header import LogHeader, Shape
 
@@ -96,7 +96,7 @@ class Seal:
         records = [summary_record(self.entries[i * step : (i + 1) * step]) for i in range(count)]
         records.append(seal_record(count, len(self.entries), seal.begin_position))
         for record in records:
-            placed = seal.append(record, fresh=True)
+            placed = seal.append(record, rule=lib.SARP_PLACE_FRESH)
             assert placed
         seal.finish(self.base, self.synced, self.flags)
         assert (seal.end_position, seal.next_sequence) == (self.end_position, self.next_sequence)

@@ -83,7 +83,8 @@ class LogHeader:
         shape = self.shape
         description = msgspec.json.encode(described(shape.location_dtype))
         head = fmt.LOG_HEADER.pack(
-            *(fmt.MAGIC_LOG, 0, fmt.MAJOR, fmt.MINOR, 0, 0, 0, shape.uuid, self.file_number, self.slot),
+            *(fmt.MAGIC_LOG, 0, fmt.MAJOR, fmt.MINOR, 0, 0, fmt.INCOMPATIBLE_REMOVALS, shape.uuid),
+            *(self.file_number, self.slot),
             *(shape.block_tokens, fmt.HASHES.index(shape.hash), fmt.ROUTINGS.index(shape.routing)),
             *(shape.location_bytes, self.previous_commit, self.previous_end, self.first_sequence),
             *(shape.secret, self.created_ms, 0, len(description)),

@@ -263,7 +263,7 @@ def test_an_appended_record_counts_for_its_changes() -> None:
     for position, _ in machine._gathering():
         start = fmt.position_offset(position) - source.offset
         length = int.from_bytes(source._memory[start + 8 : start + 10], "little")
-        assert other.append(bytes(source._memory[start : start + length]), fresh=True)
+        assert other.append(bytes(source._memory[start : start + length]), rule=lib.SARP_PLACE_FRESH)
     assert other.c.changes == source.c.changes
     other.finish(machine.directory.base, 0)
     assert len(other.changes) == source.c.changes

@@ -555,12 +555,13 @@ def test_a_record_goes_where_it_fits_best() -> None:
     for _ in range(200):
         length = rng.choice([64, 100, 700, 1500, 2048, 2049, 3000, 4000])
         fresh = rng.random() < 0.05
+        rule = lib.SARP_PLACE_FRESH if fresh else lib.SARP_PLACE_BEST
         units = -(-length // 64)
         if buffer.pages + 2 > 12:
-            assert buffer.append(record_of(length), fresh=fresh) == 0
+            assert buffer.append(record_of(length), rule=rule) == 0
             break
         fitting = [] if fresh else [page for page, left in free.items() if left >= units and left >= 3]
-        at = buffer.append(record_of(length), fresh=fresh)
+        at = buffer.append(record_of(length), rule=rule)
         page = (fmt.position_offset(at) - fmt.LOG_HEADER_BYTES) // fmt.PAGE
         if fitting:
             assert free[page] == min(free[p] for p in fitting)
@@ -601,8 +602,8 @@ def test_a_sealing_commit_is_read_back() -> None:
     machine, buffer = Machine(SETUP), new_commit(5)
     entries = np.frombuffer(b"".join(summary_entry(units=i + 1) for i in range(200)), fmt.SUMMARY_DTYPE)
     for part in (entries[:126], entries[126:]):
-        assert buffer.append(summary_record(part), fresh=True)
-    assert buffer.append(seal_record(2, 200, position_at(0)), fresh=True)
+        assert buffer.append(summary_record(part), rule=lib.SARP_PLACE_FRESH)
+    assert buffer.append(seal_record(2, 200, position_at(0)), rule=lib.SARP_PLACE_FRESH)
     buffer.finish(machine.directory.base, 0)
     found = scan(machine, bytes(buffer.data()))
     assert found.complete == [1]

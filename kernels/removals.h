@@ -1,0 +1,72 @@
+/* Removal by time (format-spec/removal.md): markers, epochs, expiries, counts. Memory is the caller's; nothing here grows.
+
+   A table of marks is dense, so that it can be saved as it is (a head's marker rows), with an open-addressed index over it. */
+#pragma once
+#include "types.h"
+
+typedef struct {
+    uint8_t id[16];
+    uint64_t name_space;
+    uint64_t value; /* of a marker its position; of a count the count */
+    uint32_t holder;
+    uint32_t reserved;
+} sarp_mark;
+
+typedef struct {
+    sarp_mark *marks;     /* limit */
+    uint32_t *index;      /* index_size, a power of two and at least twice the limit: number of the mark + 1; 0: free */
+    uint32_t index_size;
+    uint32_t limit, count;
+    uint32_t reserved;
+} sarp_marks;
+
+/* What concerns all of a holder's, or of a namespace's, records. */
+typedef struct {
+    uint64_t key;     /* holder or namespace */
+    uint64_t epoch;   /* of a holder: position, 0: never cleared */
+    uint64_t expiry;  /* position; what was born below has outlived its time */
+    uint32_t markers; /* of a holder: how many there are */
+    uint8_t kind;     /* SARP_SCOPE_FREE, ... */
+    uint8_t reserved[3];
+} sarp_scope;
+
+enum { SARP_SCOPE_FREE = 0, SARP_SCOPE_HOLDER = 1, SARP_SCOPE_NAMESPACE = 2 };
+
+typedef struct sarp_removals {
+    sarp_marks markers, counts;
+    sarp_scope *scopes;  /* scope_size, a power of two; open-addressed, never more than half full */
+    uint64_t *newest;    /* newest_limit: scratch, one for each window of a query */
+    uint64_t expiry;     /* of all holders and namespaces */
+    uint64_t settled;    /* what a mark pass up to here has found dead is no longer in the directory */
+    uint32_t scope_size, scopes_used;
+    uint32_t newest_limit;
+    uint32_t reserved;
+} sarp_removals;
+
+/* Sets the value of `count` marks of one holder and namespace, whose ids stand `stride` bytes apart. `later`: a mark that is
+   there keeps the larger of the two values. Returns how many were done: fewer than `count` where the table is full. */
+size_t sarp_marks_set(sarp_marks *marks, const uint8_t *ids, size_t stride, size_t count, uint32_t holder, uint64_t name_space,
+                      uint64_t value, int32_t later);
+
+/* The values of `count` marks, 0 where there is none. */
+void sarp_marks_get(const sarp_marks *marks, const uint8_t *ids, size_t stride, size_t count, uint32_t holder,
+                    uint64_t name_space, uint64_t *values);
+
+/* Takes out the marks of these ids that are there. Returns how many. */
+size_t sarp_marks_drop(sarp_marks *marks, const uint8_t *ids, size_t stride, size_t count, uint32_t holder, uint64_t name_space);
+
+/* Takes out all marks with a value of at most `value`, or all of one holder if `of_holder`. Returns how many. */
+size_t sarp_marks_retire(sarp_marks *marks, uint64_t value, int32_t of_holder, uint32_t holder);
+
+/* The scope of a holder or namespace, made if `make`; NULL where there is none, or no room. */
+sarp_scope *sarp_scope_of(sarp_removals *removals, uint32_t kind, uint64_t key, int32_t make);
+
+/* Sets markers; counts them with their holder. Returns how many were done. */
+size_t sarp_removals_mark(sarp_removals *removals, const uint8_t *ids, size_t stride, size_t count, uint32_t holder,
+                          uint64_t name_space, uint64_t position);
+
+/* Retires the markers up to a position. Returns how many. */
+size_t sarp_removals_retire(sarp_removals *removals, uint64_t position);
+
+/* Whether anything of a holder and namespace may be dead by a marker, epoch or expiry. */
+int32_t sarp_removals_concern(const sarp_removals *removals, uint32_t holder, uint64_t name_space);

@@ -1,0 +1,199 @@
+"""What was removed, in memory: markers, epochs, expiries, counts (format-spec/removal.md, sections 1 and 4). No I/O.
+
+The kernel looks ids up in these tables whenever it proves a record. They are saved in checkpoint heads as they stand here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from sarpstore import _format as fmt
+from sarpstore._errors import LimitError
+from sarpstore._kernel import ffi, lib, pointer, reserve
+
+__all__ = ["Removals"]
+
+# Of a query's windows, so many have a place for what the windows before them say: 268 million blocks.
+_NEWEST_WINDOWS: Final = 1 << 22
+_SCOPE_DTYPE: Final = np.dtype(
+    [
+        ("key", "<u8"),
+        ("epoch", "<u8"),
+        ("expiry", "<u8"),
+        ("markers", "<u4"),
+        ("kind", "|u1"),
+        ("reserved", "|u1", (3,)),
+    ]
+)
+_MARK_DTYPE: Final = fmt.MARKER_DTYPE
+"""`sarp_mark`: its value stands where a marker's position does."""
+
+assert _SCOPE_DTYPE.itemsize == ffi.sizeof("sarp_scope")
+assert _MARK_DTYPE.itemsize == ffi.sizeof("sarp_mark")
+
+
+class _Marks:
+    """A table of at most `limit` marks."""
+
+    def __init__(self, c: Any, limit: int, what: str) -> None:
+        size = 1 << max(1, (2 * limit - 1).bit_length())
+        self.limit = limit
+        self._rows = reserve(limit * _MARK_DTYPE.itemsize, what)
+        self._index = reserve(size * 4, what)
+        self.c = c
+        c.marks = pointer("sarp_mark *", self._rows)
+        c.index = pointer("uint32_t *", self._index)
+        c.index_size = size
+        c.limit = limit
+
+    @property
+    def count(self) -> int:
+        return int(self.c.count)
+
+    @property
+    def rows(self) -> npt.NDArray[Any]:
+        """The marks now (`_format.MARKER_DTYPE`; of counts the position is the count), a copy."""
+        return np.frombuffer(self._rows, _MARK_DTYPE, self.count).copy()
+
+
+class Removals:
+    """Markers and counts, at most `markers_max` and `counts_max`, and what concerns each of `holders_max` holders.
+
+    Namespaces have a place only where they have a time to live: as many as holders at most.
+    """
+
+    def __init__(self, markers_max: int, counts_max: int, holders_max: int) -> None:
+        self.c: Any = ffi.new("sarp_removals *")
+        self._markers = _Marks(self.c.markers, markers_max, "markers_max")
+        self._counts = _Marks(self.c.counts, counts_max, "counts_max")
+        self._holders_max = holders_max
+        size = 1 << (4 * holders_max - 1).bit_length()
+        self._scopes = reserve(size * _SCOPE_DTYPE.itemsize, "holders_max")
+        self._newest = reserve(_NEWEST_WINDOWS * 8, "a query's windows")
+        self.c.scopes = pointer("sarp_scope *", self._scopes)
+        self.c.scope_size = size
+        self.c.newest = pointer("uint64_t *", self._newest)
+        self.c.newest_limit = _NEWEST_WINDOWS
+        self.holders: dict[int, int] = {}
+        """The epoch of each holder that has been named; 0: it was never cleared."""
+
+    # --- markers
+
+    @property
+    def markers(self) -> int:
+        """Markers now."""
+        return self._markers.count
+
+    @property
+    def markers_max(self) -> int:
+        return self._markers.limit
+
+    @property
+    def room(self) -> int:
+        """Markers that can be added."""
+        return self._markers.limit - self._markers.count
+
+    @property
+    def bytes(self) -> int:
+        """Memory in use, but for the indexes' empty pages."""
+        return (self._markers.count + self._counts.count) * (_MARK_DTYPE.itemsize + 8) + len(self.holders) * 64
+
+    def mark(self, ids: Any, stride: int, count: int, holder: int, name_space: int, position: int) -> None:
+        """Markers at `position` for `count` ids (a C pointer; `stride` bytes apart). LimitError past the bound."""
+        done = lib.sarp_removals_mark(self.c, ids, stride, count, holder, name_space, position)
+        if done < count:
+            raise LimitError(f"more removals than markers_max={self.markers_max:,} are remembered at once")
+
+    def retire(self, position: int) -> int:
+        """Forget the markers up to `position`; how many."""
+        return int(lib.sarp_removals_retire(self.c, position))
+
+    def marker_rows(self) -> npt.NDArray[Any]:
+        """The markers now (`_format.MARKER_DTYPE`), a copy."""
+        return self._markers.rows
+
+    def load_markers(self, rows: npt.NDArray[Any]) -> None:
+        """Add the markers of a checkpoint's head."""
+        for row in rows:
+            source = ffi.from_buffer("uint8_t[]", row["id"].tobytes())
+            self.mark(source, fmt.ID_BYTES, 1, int(row["holder"]), int(row["name_space"]), int(row["position"]))
+
+    # --- holders
+
+    def name_holder(self, holder: int) -> None:
+        """The holder is there. LimitError past `holders_max`."""
+        if holder in self.holders:
+            return
+        if len(self.holders) >= self._holders_max:
+            raise LimitError(f"holder {holder} would be one more than holders_max={self._holders_max:,}")
+        self.holders[holder] = 0
+
+    def clear(self, holder: int, position: int) -> None:
+        """Everything of the holder that was born below `position` is cleared, and so are its counts."""
+        self.name_holder(holder)
+        self.holders[holder] = max(self.holders[holder], position)
+        scope = self._scope(lib.SARP_SCOPE_HOLDER, holder)
+        scope.epoch = max(int(scope.epoch), position)
+        lib.sarp_marks_retire(self.c.counts, 0, True, holder)
+
+    def expire(self, position: int, *, holder: int | None = None, name_space: int | None = None) -> None:
+        """What was born below `position` has outlived its time: of a holder, of a namespace, or all."""
+        if holder is not None:
+            self._scope(lib.SARP_SCOPE_HOLDER, holder).expiry = position
+        elif name_space is not None:
+            self._scope(lib.SARP_SCOPE_NAMESPACE, name_space).expiry = position
+        else:
+            self.c.expiry = position
+
+    def _scope(self, kind: int, key: int) -> Any:
+        scope = lib.sarp_scope_of(self.c, kind, key, True)
+        if scope == ffi.NULL:
+            raise LimitError(f"more holders and namespaces with a time to live than holders_max={self._holders_max:,}")
+        return scope
+
+    def concern(self, holder: int, name_space: int) -> bool:
+        """Whether anything of this holder and namespace may be dead and still be in the directory."""
+        return bool(lib.sarp_removals_concern(self.c, holder, name_space))
+
+    # --- counts
+
+    @property
+    def counts(self) -> int:
+        """Blocks that were announced more than once."""
+        return self._counts.count
+
+    @property
+    def counts_max(self) -> int:
+        return self._counts.limit
+
+    def get_counts(self, ids: Any, count: int, holder: int, name_space: int) -> npt.NDArray[np.uint64]:
+        """What is remembered of `count` ids (a C pointer, 16 bytes each); 0: nothing."""
+        out = np.zeros(count, "<u8")
+        if count and self._counts.count:
+            target = pointer("uint64_t *", out)
+            lib.sarp_marks_get(self.c.counts, ids, fmt.ID_BYTES, count, holder, name_space, target)
+        return out
+
+    def set_counts(self, entries: npt.NDArray[Any], holder: int, name_space: int) -> None:
+        """Remember counts (`_format.COUNT_ENTRY_DTYPE`); 0 and 1 are nothing to remember. LimitError past the bound."""
+        for count in np.unique(entries["count"]).tolist():
+            own = np.ascontiguousarray(entries[entries["count"] == count])
+            ids, stride = pointer("uint8_t *", own), own.itemsize
+            if count <= 1:
+                lib.sarp_marks_drop(self.c.counts, ids, stride, len(own), holder, name_space)
+            elif lib.sarp_marks_set(
+                self.c.counts, ids, stride, len(own), holder, name_space, count, False
+            ) < len(own):
+                raise LimitError(f"more blocks were announced twice than counts_max={self.counts_max:,}")
+
+    def count_rows(self) -> npt.NDArray[Any]:
+        """The counts now (`_format.COUNT_DTYPE`), a copy."""
+        rows = self._counts.rows
+        out = np.zeros(len(rows), fmt.COUNT_DTYPE)
+        for name in ("id", "name_space", "holder"):
+            out[name] = rows[name]
+        out["count"] = rows["position"]
+        return out
