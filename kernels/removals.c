@@ -1,3 +1,4 @@
+#include "internal_record.h"
 #include "internal_removals.h"
 
 enum { PREFETCH = 16 };
@@ -91,6 +92,16 @@ size_t sarp_marks_drop(sarp_marks *marks, const uint8_t *ids, size_t stride, siz
     return dropped;
 }
 
+int32_t sarp_marks_index(sarp_marks *marks) {
+    memset(marks->index, 0, (size_t)marks->index_size * sizeof *marks->index);
+    for (uint32_t i = 0; i < marks->count; i++) {
+        const uint32_t slot = slot_of_mark(marks, marks->marks + i);
+        if (marks->index[slot]) return 0;
+        marks->index[slot] = i + 1;
+    }
+    return 1;
+}
+
 size_t sarp_marks_retire(sarp_marks *marks, uint64_t value, int32_t of_holder, uint32_t holder) {
     const uint32_t before = marks->count;
     uint32_t kept = 0;
@@ -101,8 +112,7 @@ size_t sarp_marks_retire(sarp_marks *marks, uint64_t value, int32_t of_holder, u
     }
     if (kept == before) return 0;
     marks->count = kept;
-    memset(marks->index, 0, (size_t)marks->index_size * sizeof *marks->index);
-    for (uint32_t i = 0; i < kept; i++) marks->index[slot_of_mark(marks, marks->marks + i)] = i + 1;
+    sarp_marks_index(marks);
     return before - kept;
 }
 
@@ -137,13 +147,66 @@ size_t sarp_removals_mark(sarp_removals *removals, const uint8_t *ids, size_t st
     return done;
 }
 
+int32_t sarp_removals_recount(sarp_removals *removals) {
+    /* Pages of the table that nobody has written to stay untouched. */
+    for (uint32_t i = 0; i < removals->scope_size; i++)
+        if (removals->scopes[i].markers) removals->scopes[i].markers = 0;
+    for (uint32_t i = 0; i < removals->markers.count; i++) {
+        sarp_scope *scope = sarp_scope_of(removals, SARP_SCOPE_HOLDER, removals->markers.marks[i].holder, 1);
+        if (!scope) return 0;
+        scope->markers++;
+    }
+    return 1;
+}
+
 size_t sarp_removals_retire(sarp_removals *removals, uint64_t position) {
     const size_t retired = sarp_marks_retire(&removals->markers, position, 0, 0);
-    if (!retired) return 0;
-    for (uint32_t i = 0; i < removals->scope_size; i++) removals->scopes[i].markers = 0;
-    for (uint32_t i = 0; i < removals->markers.count; i++)
-        find_scope(removals, SARP_SCOPE_HOLDER, removals->markers.marks[i].holder)->markers++;
+    if (retired) sarp_removals_recount(removals);
     return retired;
+}
+
+/* --- replay */
+
+uint32_t sarp_record_at(const uint8_t *uuid, uint32_t features, uint64_t position, const uint8_t *page) {
+    const uint32_t at = (uint32_t)(position & 63) * SARP_UNIT;
+    const uint32_t seed = record_seed(features, uuid, position >> 24, (position & 0xFFFFFF) * SARP_UNIT);
+    const uint8_t *record = page + at;
+    if (!record_header_valid(features, seed, record, SARP_PAGE - at) || record[SARP_AT_TYPE] == SARP_SEGMENT) return 0;
+    return record_body_valid(features, seed, record, 0) ? load16(record + SARP_AT_LENGTH) : 0;
+}
+
+/* 0: a table is full. */
+static int take_removed(sarp_removals *removals, const uint8_t *record) {
+    const uint32_t n = record[SARP_AT_N], holder = load32(record + SARP_AT_HOLDER);
+    return sarp_removals_mark(removals, record + SARP_REMOVE_HEADER, SARP_ID, n, holder, load64(record + SARP_AT_NAMESPACE),
+                              load64(record + SARP_AT_EFFECT)) == n;
+}
+
+static int take_counts(sarp_removals *removals, const uint8_t *record) {
+    const uint32_t holder = load32(record + SARP_AT_HOLDER);
+    const uint64_t name_space = load64(record + SARP_AT_NAMESPACE);
+    for (uint32_t i = 0; i < record[SARP_AT_N]; i++) {
+        const uint8_t *entry = record + SARP_COUNT_HEADER + i * SARP_COUNT_ENTRY;
+        const uint32_t count = load32(entry + SARP_ID);
+        if (count <= 1) sarp_marks_drop(&removals->counts, entry, SARP_ID, 1, holder, name_space);
+        else if (!sarp_marks_set(&removals->counts, entry, SARP_ID, 1, holder, name_space, count, 0)) return 0;
+    }
+    return 1;
+}
+
+size_t sarp_removals_replay(sarp_removals *removals, const uint8_t *uuid, uint32_t features, const uint8_t *pages,
+                            const sarp_place *places, size_t count, int32_t *full) {
+    *full = 0;
+    for (size_t i = 0; i < count; i++) {
+        const uint8_t *page = pages + (size_t)places[i].page * SARP_PAGE;
+        if (!sarp_record_at(uuid, features, places[i].position, page)) return i;
+        const uint8_t *record = page + (places[i].position & 63) * SARP_UNIT;
+        if (record[SARP_AT_TYPE] == SARP_REMOVE) *full = !take_removed(removals, record);
+        else if (record[SARP_AT_TYPE] == SARP_COUNT) *full = !take_counts(removals, record);
+        else return i;
+        if (*full) return i;
+    }
+    return count;
 }
 
 /* --- barriers */

@@ -55,6 +55,9 @@ void sarp_marks_get(const sarp_marks *marks, const uint8_t *ids, size_t stride, 
 /* Takes out the marks of these ids that are there. Returns how many. */
 size_t sarp_marks_drop(sarp_marks *marks, const uint8_t *ids, size_t stride, size_t count, uint32_t holder, uint64_t name_space);
 
+/* Makes the index of the dense marks anew: after rows were put there. Returns 0 if one of them stands there twice. */
+int32_t sarp_marks_index(sarp_marks *marks);
+
 /* Takes out all marks with a value of at most `value`, or all of one holder if `of_holder`. Returns how many. */
 size_t sarp_marks_retire(sarp_marks *marks, uint64_t value, int32_t of_holder, uint32_t holder);
 
@@ -64,6 +67,24 @@ sarp_scope *sarp_scope_of(sarp_removals *removals, uint32_t kind, uint64_t key, 
 /* Sets markers; counts them with their holder. Returns how many were done. */
 size_t sarp_removals_mark(sarp_removals *removals, const uint8_t *ids, size_t stride, size_t count, uint32_t holder,
                           uint64_t name_space, uint64_t position);
+
+/* Counts the markers with their holders anew; 0 where there is no room for a holder. */
+int32_t sarp_removals_recount(sarp_removals *removals);
+
+/* A record's place, for replay. */
+typedef struct {
+    uint64_t position;
+    uint32_t page; /* number of its page among those that are given */
+    uint32_t reserved;
+} sarp_place;
+
+/* Takes the remove and count records at these places, in order: markers, and what is remembered of announcements. Returns how many
+   were taken; the next one did not verify or is of another type (*full is 0), or a table is full (*full is 1: make room, go on). */
+size_t sarp_removals_replay(sarp_removals *removals, const uint8_t *uuid, uint32_t features, const uint8_t *pages,
+                            const sarp_place *places, size_t count, int32_t *full);
+
+/* The verified record at a place, in bytes from its page's start: its length, 0 if it is damaged. */
+uint32_t sarp_record_at(const uint8_t *uuid, uint32_t features, uint64_t position, const uint8_t *page);
 
 /* Retires the markers up to a position. Returns how many. */
 size_t sarp_removals_retire(sarp_removals *removals, uint64_t position);

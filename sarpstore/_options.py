@@ -25,6 +25,9 @@ _RANGES: Final = {
     "cache_bytes": (0, 1 << 40),
     "directory_bytes_max": (1 << 20, 1 << 37),
     "namespaces_max": (1, 1 << 24),
+    "holders_max": (1, 1 << 16),
+    "markers_max": (64, 1 << 24),
+    "counts_max": (0, 1 << 24),
     "recovery_ms_target": (1, 600_000),
     "queue_depth": (1, 4096),
     "read_cap": (1, 64),
@@ -86,6 +89,10 @@ class Options:
     cache_bytes: int = 64 << 20
     directory_bytes_max: int = 1 << 30
     namespaces_max: int = 100_000
+    holders_max: int = 1 << 16
+    markers_max: int = 1 << 17
+    counts_max: int = 1 << 16
+    ttl_s: float | None = None
     bytes_max: int | None = None
     recovery_ms_target: int = 50
     io: Literal["auto", "uring", "threads"] = "auto"

@@ -46,6 +46,10 @@ class CheckpointHead:
     """File number by slot."""
     partitions: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, fmt.PARTITION_DTYPE))
     namespaces: list[NamespaceEntry] = field(default_factory=list)
+    markers: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, fmt.MARKER_DTYPE))
+    epochs: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, fmt.EPOCH_DTYPE))
+    counts: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, fmt.COUNT_DTYPE))
+    moments: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, fmt.MOMENT_DTYPE))
 
     @property
     def entries(self) -> int:
@@ -59,12 +63,26 @@ class CheckpointHead:
         slots = np.zeros(len(self.slots), fmt.SLOT_DTYPE)
         slots["slot"] = list(self.slots)
         slots["file_number"] = list(self.slots.values())
-        body = slots.tobytes() + self.partitions.tobytes() + b"".join(map(_encode_namespace, self.namespaces))
+        removed = (self.markers, self.epochs, self.counts, self.moments)
+        body = b"".join(
+            [slots.tobytes(), self.partitions.tobytes()]
+            + list(map(_encode_namespace, self.namespaces))
+            + [rows.tobytes() for rows in removed]
+        )
         length = fmt.CHECKPOINT_HEAD.size + len(body)
         head = fmt.CHECKPOINT_HEAD.pack(
-            *(fmt.MAGIC_CHECKPOINT, 0, fmt.MAJOR, fmt.MINOR, 0, 0, 0, self.uuid, self.number, length),
+            *(fmt.MAGIC_CHECKPOINT, 0, fmt.MAJOR, fmt.MINOR, 0, 0, fmt.INCOMPATIBLE_REMOVALS),
+            *(self.uuid, self.number, length),
             *(self.start, self.synced, self.commit, self.sequence, self.entries, self.blocks),
-            *(len(self.partitions), len(slots), len(self.namespaces), 0, 0, self.routing),
+            *(
+                len(self.partitions),
+                len(slots),
+                len(self.namespaces),
+                len(self.markers),
+                len(self.epochs),
+                self.routing,
+            ),
+            *(len(self.counts), len(self.moments)),
         )
         data = bytearray(head + body)
         data[fmt.CRC_AT : fmt.CRC_FROM] = crc32c(data[fmt.CRC_FROM :]).to_bytes(4, "little")
@@ -80,13 +98,14 @@ class CheckpointHead:
             raise CorruptionError(name, fmt.CRC_AT, "the checkpoint head's checksum or length does not hold")
         check_version(name, fields[2], fields[4:7])
         uuid, own_number, _, start, synced, commit, sequence, _, _ = fields[7:16]
-        partitions, slots, namespaces, markers, epochs, routing = fields[16:22]
-        if own_number != number or markers or epochs:
-            raise CorruptionError(name, 56, f"the head says checkpoint number {own_number}, or has removals")
+        partitions, slots, namespaces, markers, epochs, routing, counts, moments = fields[16:24]
+        if own_number != number:
+            raise CorruptionError(name, 56, f"the head says checkpoint number {own_number}")
         head = cls(uuid, number, start, synced, commit, sequence, routing, fields[5])
         try:
             at = head._decode_arrays(data, slots, partitions)
-            head.namespaces = _decode_namespaces(data, at, namespaces)
+            head.namespaces, at = _decode_namespaces(data, at, namespaces)
+            head._decode_removals(data, at, (markers, epochs, counts, moments))
         except (ValueError, IndexError) as error:
             raise CorruptionError(
                 name, fmt.CHECKPOINT_HEAD.size, f"the head's tables are cut short ({error})"
@@ -101,6 +120,14 @@ class CheckpointHead:
         self.partitions = np.frombuffer(data, fmt.ROW_DTYPES[fmt.ROUTINGS[self.routing]], partitions, at)
         return at + self.partitions.nbytes
 
+    def _decode_removals(self, data: bytes, at: int, lengths: tuple[int, int, int, int]) -> None:
+        dtypes = (fmt.MARKER_DTYPE, fmt.EPOCH_DTYPE, fmt.COUNT_DTYPE, fmt.MOMENT_DTYPE)
+        tables = []
+        for dtype, length in zip(dtypes, lengths, strict=True):
+            tables.append(np.frombuffer(data, dtype, length, at))
+            at += tables[-1].nbytes
+        self.markers, self.epochs, self.counts, self.moments = tables
+
 
 def _encode_namespace(entry: NamespaceEntry) -> bytes:
     name, adapter = entry.name.encode(), entry.adapter.encode()
@@ -108,7 +135,8 @@ def _encode_namespace(entry: NamespaceEntry) -> bytes:
     return data.ljust(-(-len(data) // 8) * 8, b"\0")
 
 
-def _decode_namespaces(data: bytes, at: int, count: int) -> list[NamespaceEntry]:
+def _decode_namespaces(data: bytes, at: int, count: int) -> tuple[list[NamespaceEntry], int]:
+    """The namespaces, and where they end."""
     out = []
     for _ in range(count):
         if at + fmt.CHECKPOINT_NAMESPACE.size > len(data):
@@ -118,7 +146,7 @@ def _decode_namespaces(data: bytes, at: int, count: int) -> list[NamespaceEntry]
         names = data[text : text + name].decode(), data[text + name : text + name + adapter].decode()
         out.append(NamespaceEntry(name_space, key_bytes, *names))
         at += -(-(fmt.CHECKPOINT_NAMESPACE.size + name + adapter) // 8) * 8
-    return out
+    return out, at
 
 
 def image_length(directory: Directory, entries: int) -> int:

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sarpstore import _format as fmt
-from sarpstore._checkpoint.head import CheckpointHead, NamespaceEntry, encode_image
+from sarpstore._checkpoint.head import CheckpointHead, encode_image
 from sarpstore._checkpoint.loader import places_by_range
 from sarpstore._directory import DIRTY, LOADED, Cursor, Directory
 from sarpstore._errors import CorruptionError, SarpError, StorageError
 from sarpstore._files import read_whole, size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from sarpstore._checkpoint.loader import PartitionLoader
     from sarpstore._files import File, Folder
@@ -98,7 +98,7 @@ class Checkpointer:
         log: LogWriter,
         *,
         number: int,
-        namespaces: Callable[[], Sequence[NamespaceEntry]],
+        describe: Callable[[CheckpointHead], None],
     ) -> None:
         self._folder = folder
         self._scheduler = scheduler
@@ -107,7 +107,7 @@ class Checkpointer:
         self._loader = loader
         self._gatherer = gatherer
         self._log = log
-        self._namespaces = namespaces
+        self._describe = describe
         self._lock = asyncio.Lock()
         self.number = number
         self.position = 0
@@ -126,8 +126,8 @@ class Checkpointer:
             head = CheckpointHead(
                 self._uuid, number, start, 0, commit, sequence, fmt.ROUTINGS.index(self._directory.routing)
             )
-            # As of the start, like all of the head: the tail brings later ones, if it survives.
-            head.namespaces = list(self._namespaces())
+            # Namespaces and removals as of the start, like all of the head: the tail brings later ones, if it survives.
+            self._describe(head)
             try:
                 await self._write_images(head)
                 await self._log.sync()

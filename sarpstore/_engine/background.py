@@ -69,7 +69,7 @@ class Background:
             state.gatherer,
             state.writer,
             number=_last_number(state.folder),
-            namespaces=lambda: list(state.namespaces.values()),
+            describe=state.describe,
         )
 
     def _start(self, work: Callable[[], Coroutine[Any, Any, None]], what: str) -> asyncio.Task[None]:

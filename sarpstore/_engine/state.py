@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sarpstore import _format as fmt
-from sarpstore._checkpoint import NamespaceEntry, PartitionLoader, steps_by_partition
+from sarpstore._checkpoint import CheckpointHead, NamespaceEntry, PartitionLoader, steps_by_partition
 from sarpstore._clock import monotonic_ms
 from sarpstore._directory import Directory, DivergenceDirectory, PostingsDirectory
 from sarpstore._engine.files import OpenFiles
 from sarpstore._engine.matcher import Matcher
+from sarpstore._engine.moments import Moments
 from sarpstore._errors import CorruptionError, NotAStoreError, OptionError, ReadOnlyError, StorageError
 from sarpstore._io import Scheduler, choose_backend, together
 from sarpstore._kernel import CHANGE_DTYPE
@@ -24,8 +25,9 @@ from sarpstore._log.commits import COMMIT_PAGES_MAX
 from sarpstore._log.gather import Gatherer, LogEnd
 from sarpstore._log.header import Shape
 from sarpstore._log.pages import Pages
+from sarpstore._log.removals import Removals
 from sarpstore._log.writer import LogWriter
-from sarpstore._recovery import Recovered, read_log_changes, recover
+from sarpstore._recovery import Facts, Recovered, read_log_changes, recover
 
 if TYPE_CHECKING:
     from sarpstore._files import Folder
@@ -65,6 +67,8 @@ class State:
     loader: PartitionLoader
     matcher: Matcher
     namespaces: dict[int, NamespaceEntry]
+    removals: Removals
+    moments: Moments
     recovery_ms: float
     gathering: Gatherer | None = None
     log: LogWriter | None = None
@@ -73,6 +77,8 @@ class State:
     carried: Carried = field(default_factory=lambda: Carried())
     users: int = 0
     """Calls that are answered from this state now."""
+    passed: int = 0
+    """Where the last mark pass began: older markers kill nothing that is still in the directory."""
     closing: bool = False
     """`close` has begun: nothing more is written by others."""
     _retired: bool = False
@@ -99,6 +105,16 @@ class State:
     def buffer_bytes(self) -> int:
         """Memory of commit buffers that have been touched, at most."""
         return _BUFFERS * COMMIT_PAGES_MAX * fmt.PAGE if self.gathering else 0
+
+    def describe(self, head: CheckpointHead) -> None:
+        """Note in a checkpoint's head what is known now beside the directory."""
+        removals = self.removals
+        head.namespaces = list(self.namespaces.values())
+        # What a mark pass has made needless is needless for whoever begins with the images that follow.
+        markers = removals.marker_rows()
+        head.markers = markers[markers["position"] > self.passed]
+        head.epochs, head.counts = removals.epoch_rows(), removals.count_rows()
+        head.moments = self.moments.rows()
 
     def counters(self) -> Carried:
         """The counters so far, those of earlier states included."""
@@ -231,7 +247,9 @@ async def _find(folder: Folder, scheduler: Scheduler, options: Options) -> Recov
         if options.read_only or not options.create:
             raise NotAStoreError(f"{folder.path} holds no store, and none is to be made")
         shape = Shape.new(options)
-        found = Recovered(shape, make_directory(shape), None, np.empty(0, CHANGE_DTYPE), {}, LogEnd(), [])
+        facts = Facts(Removals(options.markers_max, options.counts_max, options.holders_max))
+        found = Recovered(shape, make_directory(shape), None, np.empty(0, CHANGE_DTYPE), facts, LogEnd(), [])
+        found.directory.base.attach(facts.removals)
     return found
 
 
@@ -303,7 +321,9 @@ async def _state_of(folder: Folder, scheduler: Scheduler, options: Options, foun
         files,
         loader,
         matcher,
-        found.namespaces,
+        found.facts.namespaces,
+        found.facts.removals,
+        Moments(found.head.moments if found.head else None),
         0.0,
     )
 

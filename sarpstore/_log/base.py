@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sarpstore._kernel import FEATURES, ffi, lib, pointer, reserve
+from sarpstore._log.removals import Removals
 
 __all__ = ["Base"]
 
@@ -26,6 +27,11 @@ class Base:
         self.c.features = features
         self.c.routing = routing
         ffi.buffer(self.c.secret)[:] = secret
+
+    def attach(self, removals: Removals) -> None:
+        """From now on what these say is removed does not match."""
+        self.removals: Removals | None = removals
+        self.c.removals = removals.c
 
     @property
     def slot_count(self) -> int:

@@ -39,15 +39,31 @@ class _Marks:
     """A table of at most `limit` marks."""
 
     def __init__(self, c: Any, limit: int, what: str) -> None:
+        self._what = what
+        self.c = c
+        self.resize(limit)
+
+    def resize(self, limit: int) -> None:
+        """Have room for `limit` marks, which are not fewer than there are."""
+        before = self.rows if self.c.count else np.empty(0, _MARK_DTYPE)
         size = 1 << max(1, (2 * limit - 1).bit_length())
         self.limit = limit
-        self._rows = reserve(limit * _MARK_DTYPE.itemsize, what)
-        self._index = reserve(size * 4, what)
-        self.c = c
-        c.marks = pointer("sarp_mark *", self._rows)
-        c.index = pointer("uint32_t *", self._index)
-        c.index_size = size
-        c.limit = limit
+        self._rows = reserve(limit * _MARK_DTYPE.itemsize, self._what)
+        self._index = reserve(size * 4, self._what)
+        self.c.marks = pointer("sarp_mark *", self._rows)
+        self.c.index = pointer("uint32_t *", self._index)
+        self.c.index_size = size
+        self.c.limit = limit
+        self.load(before)
+
+    def load(self, rows: npt.NDArray[Any]) -> bool:
+        """Have these marks; False if one of them stands there twice."""
+        if len(rows) > self.limit:
+            self.c.count = 0
+            self.resize(len(rows))
+        np.frombuffer(self._rows, _MARK_DTYPE, len(rows))[:] = rows
+        self.c.count = len(rows)
+        return bool(lib.sarp_marks_index(self.c))
 
     @property
     def count(self) -> int:
@@ -67,8 +83,9 @@ class Removals:
 
     def __init__(self, markers_max: int, counts_max: int, holders_max: int) -> None:
         self.c: Any = ffi.new("sarp_removals *")
-        self._markers = _Marks(self.c.markers, markers_max, "markers_max")
-        self._counts = _Marks(self.c.counts, counts_max, "counts_max")
+        self.markers_max = markers_max
+        self._markers = _Marks(ffi.addressof(self.c, "markers"), markers_max, "markers_max")
+        self._counts = _Marks(ffi.addressof(self.c, "counts"), counts_max, "counts_max")
         self._holders_max = holders_max
         size = 1 << (4 * holders_max - 1).bit_length()
         self._scopes = reserve(size * _SCOPE_DTYPE.itemsize, "holders_max")
@@ -88,13 +105,9 @@ class Removals:
         return self._markers.count
 
     @property
-    def markers_max(self) -> int:
-        return self._markers.limit
-
-    @property
     def room(self) -> int:
-        """Markers that can be added."""
-        return self._markers.limit - self._markers.count
+        """Markers that can be added; none where recovery found more than the bound."""
+        return max(0, self.markers_max - self._markers.count)
 
     @property
     def bytes(self) -> int:
@@ -115,11 +128,24 @@ class Removals:
         """The markers now (`_format.MARKER_DTYPE`), a copy."""
         return self._markers.rows
 
-    def load_markers(self, rows: npt.NDArray[Any]) -> None:
-        """Add the markers of a checkpoint's head."""
-        for row in rows:
-            source = ffi.from_buffer("uint8_t[]", row["id"].tobytes())
-            self.mark(source, fmt.ID_BYTES, 1, int(row["holder"]), int(row["name_space"]), int(row["position"]))
+    # --- what recovery does
+
+    def load(self, markers: npt.NDArray[Any], epochs: npt.NDArray[Any], counts: npt.NDArray[Any]) -> None:
+        """Begin with the tables of a checkpoint's head. ValueError for tables that no writer makes."""
+        for holder, position in zip(epochs["holder"].tolist(), epochs["position"].tolist(), strict=True):
+            self.clear(holder, position)
+        rows = np.zeros(len(counts), _MARK_DTYPE)
+        for name in ("id", "name_space", "holder"):
+            rows[name] = counts[name]
+        rows["position"] = counts["count"]
+        if not self._markers.load(markers) or not self._counts.load(rows) or not lib.sarp_removals_recount(self.c):
+            raise ValueError("a marker or a count stands there twice")
+
+    def grow(self) -> None:
+        """Make room for more marks than the bounds allow: the log may have them, and a mark pass will thin them out."""
+        for table in (self._markers, self._counts):
+            if table.count == table.limit:
+                table.resize(2 * table.limit + 64)
 
     # --- holders
 
@@ -132,12 +158,14 @@ class Removals:
         self.holders[holder] = 0
 
     def clear(self, holder: int, position: int) -> None:
-        """Everything of the holder that was born below `position` is cleared, and so are its counts."""
+        """Everything of the holder that was born below `position` is cleared, and so are its counts. 0: it is there."""
         self.name_holder(holder)
+        if position == 0:
+            return
         self.holders[holder] = max(self.holders[holder], position)
         scope = self._scope(lib.SARP_SCOPE_HOLDER, holder)
         scope.epoch = max(int(scope.epoch), position)
-        lib.sarp_marks_retire(self.c.counts, 0, True, holder)
+        lib.sarp_marks_retire(self._counts.c, 0, True, holder)
 
     def expire(self, position: int, *, holder: int | None = None, name_space: int | None = None) -> None:
         """What was born below `position` has outlived its time: of a holder, of a namespace, or all."""
@@ -174,7 +202,7 @@ class Removals:
         out = np.zeros(count, "<u8")
         if count and self._counts.count:
             target = pointer("uint64_t *", out)
-            lib.sarp_marks_get(self.c.counts, ids, fmt.ID_BYTES, count, holder, name_space, target)
+            lib.sarp_marks_get(self._counts.c, ids, fmt.ID_BYTES, count, holder, name_space, target)
         return out
 
     def set_counts(self, entries: npt.NDArray[Any], holder: int, name_space: int) -> None:
@@ -183,11 +211,15 @@ class Removals:
             own = np.ascontiguousarray(entries[entries["count"] == count])
             ids, stride = pointer("uint8_t *", own), own.itemsize
             if count <= 1:
-                lib.sarp_marks_drop(self.c.counts, ids, stride, len(own), holder, name_space)
-            elif lib.sarp_marks_set(
-                self.c.counts, ids, stride, len(own), holder, name_space, count, False
-            ) < len(own):
+                lib.sarp_marks_drop(self._counts.c, ids, stride, len(own), holder, name_space)
+            elif lib.sarp_marks_set(self._counts.c, ids, stride, len(own), holder, name_space, count, False) < len(own):
                 raise LimitError(f"more blocks were announced twice than counts_max={self.counts_max:,}")
+
+    def epoch_rows(self) -> npt.NDArray[Any]:
+        """The holders and their epochs now (`_format.EPOCH_DTYPE`)."""
+        rows = np.zeros(len(self.holders), fmt.EPOCH_DTYPE)
+        rows["holder"], rows["position"] = list(self.holders), list(self.holders.values())
+        return rows
 
     def count_rows(self) -> npt.NDArray[Any]:
         """The counts now (`_format.COUNT_DTYPE`), a copy."""

@@ -1,7 +1,8 @@
 """Recovery: finding the state that a store's files hold (format-spec/recovery.md)."""
 
 from sarpstore._recovery.accept import Accepted, Damage, accept
+from sarpstore._recovery.facts import Facts
 from sarpstore._recovery.recover import Recovered, read_log_changes, recover
 from sarpstore._recovery.survey import holds_store
 
-__all__ = ["Accepted", "Damage", "Recovered", "accept", "holds_store", "read_log_changes", "recover"]
+__all__ = ["Facts", "Accepted", "Damage", "Recovered", "accept", "holds_store", "read_log_changes", "recover"]

@@ -15,14 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from sarpstore import _format as fmt
-from sarpstore._checkpoint.head import CheckpointHead, NamespaceEntry
+from sarpstore._checkpoint.head import CheckpointHead
 from sarpstore._directory import Directory
-from sarpstore._errors import CorruptionError, StorageError
+from sarpstore._errors import CorruptionError
 from sarpstore._io import together
 from sarpstore._log.gather import LogEnd
 from sarpstore._log.header import Shape
+from sarpstore._log.removals import Removals
 from sarpstore._log.scan import FileScan, PageScanner, scan_file, scan_summary
 from sarpstore._recovery.accept import Accepted, Damage, accept
+from sarpstore._recovery.facts import FACT_TYPES, Facts, read_facts
 from sarpstore._recovery.survey import Part, Survey, survey
 
 if TYPE_CHECKING:
@@ -51,7 +53,8 @@ class Recovered:
     head: CheckpointHead | None
     changes: npt.NDArray[Any]
     """Accepted changes of the directory behind the head's start, in order of position."""
-    namespaces: dict[int, NamespaceEntry]
+    facts: Facts
+    """Namespaces, and what was removed."""
     end: LogEnd
     unsynced_files: list[str]
     damage: list[Damage] = field(default_factory=list)
@@ -82,15 +85,17 @@ async def recover(
     # A long tail takes a while: not on the loop.
     long_tail = sum(len(scan.changes) for scan in scans) > _ACCEPT_ON_LOOP
     accepted = await scheduler.run(_accept, scans, seen) if long_tail else _accept(scans, seen)
+    facts = await _facts(folder, scheduler, options, seen, accepted.changes)
+    directory.base.attach(facts.removals)
     return Recovered(
         shape=shape,
         directory=directory,
         head=seen.head,
         changes=_directory_changes(accepted.changes),
-        namespaces=await _namespaces(folder, scheduler, directory, seen, accepted),
+        facts=facts,
         end=_log_end(seen, accepted, scans, directory),
         unsynced_files=_unsynced_files(seen, accepted),
-        damage=seen.damage + accepted.damage,
+        damage=seen.damage + _missing(seen, facts) + accepted.damage + facts.damage,
         tail_bytes=sum(part.end - part.begin for part in seen.parts),
         replayed_bytes=sum(scan.read_bytes for scan in scans),
     )
@@ -180,16 +185,24 @@ def _directory_changes(changes: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.ascontiguousarray(changes[(kinds == fmt.RECORD_SEGMENT) | (kinds == fmt.RECORD_POSTINGS)])
 
 
-async def _namespaces(
-    folder: Folder, scheduler: Scheduler, directory: Directory, seen: Survey, accepted: Accepted
-) -> dict[int, NamespaceEntry]:
-    namespaces = {entry.name_space: entry for entry in seen.head.namespaces} if seen.head else {}
-    places = accepted.changes[accepted.changes["type"] == fmt.RECORD_NAMESPACE]["position"].tolist()
-    for at in places:
-        entry = await scheduler.run(_read_namespace, folder, seen.shape, directory, at)
-        if entry is not None:
-            namespaces[entry.name_space] = entry
-    return namespaces
+async def _facts(
+    folder: Folder, scheduler: Scheduler, options: Options, seen: Survey, changes: npt.NDArray[Any]
+) -> Facts:
+    facts = Facts(Removals(options.markers_max, options.counts_max, options.holders_max))
+    if seen.head is not None:
+        try:
+            facts.take_head(seen.head)
+        except ValueError as error:
+            raise CorruptionError(fmt.checkpoint_name(seen.head.number), None, str(error)) from None
+    if np.isin(changes["type"], FACT_TYPES).any():
+        await scheduler.run(read_facts, folder, seen.shape.uuid, facts, changes)
+    return facts
+
+
+def _missing(seen: Survey, facts: Facts) -> list[Damage]:
+    """Files that should be there, and that nobody retired."""
+    meaning = "the log file is gone, and was not retired"
+    return [Damage(fmt.log_name(n), 0, meaning, True) for n in seen.missing if n not in facts.retired]
 
 
 def _log_end(seen: Survey, accepted: Accepted, scans: list[FileScan], directory: Directory) -> LogEnd:
@@ -213,26 +226,3 @@ def _unsynced_files(seen: Survey, accepted: Accepted) -> list[str]:
         return []
     first, last = fmt.position_file(max(accepted.synced, 1 << fmt.UNIT_BITS)), fmt.position_file(accepted.end)
     return [fmt.log_name(n) for n in seen.numbers if first <= n <= last]
-
-
-def _read_namespace(folder: Folder, shape: Shape, directory: Directory, at: int) -> NamespaceEntry | None:
-    """The namespace record at a position; None if it is damaged: then it is written anew when the namespace is used."""
-    number, offset = fmt.position_file(at), fmt.position_offset(at)
-    page = bytearray(fmt.PAGE)
-    try:
-        file = folder.open(fmt.log_name(number))
-        try:
-            file.read_into(offset // fmt.PAGE * fmt.PAGE, page)
-        finally:
-            file.close()
-    except StorageError:
-        return None
-    scanner = PageScanner(shape, directory.base, number, offset // fmt.PAGE, 0)
-    scanner.feed(memoryview(page))
-    valid = scanner.result().changes
-    if not ((valid["position"] == at) & (valid["type"] == fmt.RECORD_NAMESPACE)).any():
-        return None
-    data = memoryview(page)[offset % fmt.PAGE :]
-    key_bytes, name, adapter, name_space = fmt.NAMESPACE_FIELDS.unpack_from(data, fmt.RECORD.size)
-    text = bytes(data[fmt.NAMESPACE_HEADER_BYTES : fmt.NAMESPACE_HEADER_BYTES + name + adapter])
-    return NamespaceEntry(name_space, key_bytes, text[:name].decode(), text[name:].decode())

@@ -48,6 +48,8 @@ class Survey:
     """Of the files that the tail lies in, ascending; at least one."""
     parts: list[Part]
     damage: list[Damage]
+    missing: list[int]
+    """Numbers of log files that are named, and not there: retired, or lost."""
 
     @property
     def shape(self) -> Shape:
@@ -101,11 +103,11 @@ def survey(folder: Folder, end: int | None = None) -> Survey | None:
     if not headers:
         raise CorruptionError(damage[-1].file, damage[-1].offset, damage[-1].meaning)
     _check_uuids(folder, headers, head)
-    damage += _missing(folder, numbers, headers, head)
+    damage += _cut_short(folder, numbers, headers, head)
     parts = _parts(folder, headers, head)
     if end is not None and parts[-1].header.file_number == fmt.position_file(end):
         parts[-1].end = min(parts[-1].end, fmt.position_offset(end))
-    return Survey(numbers, head, headers, parts, damage)
+    return Survey(numbers, head, headers, parts, damage, _missing(numbers, headers, head))
 
 
 def _newest_head(folder: Folder, heads: list[int], damage: list[Damage]) -> CheckpointHead | None:
@@ -157,21 +159,36 @@ def _read_header(folder: Folder, name: str) -> LogHeader:
         file.close()
 
 
-def _missing(folder: Folder, numbers: list[int], headers: list[LogHeader], head: CheckpointHead | None) -> list[Damage]:
-    """Files that are gone, or shorter than what was synced: no crash does that."""
+def _named_ends(headers: list[LogHeader], head: CheckpointHead | None) -> dict[int, int]:
+    """How many bytes of each log file were synced, as far as later headers and the head say."""
     ends = {fmt.position_file(h.previous_end): fmt.position_offset(h.previous_end) for h in headers}
     if head is not None:
         at = fmt.position_file(head.synced)
         ends[at] = max(ends.get(at, 0), fmt.position_offset(head.synced))
-        ends = dict.fromkeys(head.slots.values(), 0) | ends
+    ends.pop(0, None)
+    return ends
+
+
+def _cut_short(
+    folder: Folder, numbers: list[int], headers: list[LogHeader], head: CheckpointHead | None
+) -> list[Damage]:
+    """Files that are shorter than what was synced: no crash does that."""
     out = []
-    for number, end in sorted(ends.items()):
+    for number, end in sorted(_named_ends(headers, head).items()):
         name = fmt.log_name(number)
-        if number and number not in numbers:
-            out.append(Damage(name, 0, "the log file is gone, and was not retired", True))
-        elif number and end and (size := size_of(folder, name)) < end:
+        if number in numbers and end and (size := size_of(folder, name)) < end:
             out.append(Damage(name, size, f"the log file ends here, but was synced up to byte {end:,}", True))
     return out
+
+
+def _missing(numbers: list[int], headers: list[LogHeader], head: CheckpointHead | None) -> list[int]:
+    """Files that the head has slots for, or that a header goes on from, and that are not there.
+
+    A file before the head's start that the head has no slot for was retired before the checkpoint.
+    """
+    lowest = fmt.position_file(head.start) if head else 0
+    named = {number for number in _named_ends(headers, head) if number >= lowest}
+    return sorted((named | set(head.slots.values() if head else ())) - set(numbers))
 
 
 def _check_uuids(folder: Folder, headers: list[LogHeader], head: CheckpointHead | None) -> None:
