@@ -102,6 +102,13 @@ int32_t sarp_marks_index(sarp_marks *marks) {
     return 1;
 }
 
+void sarp_marks_forget(sarp_marks *marks, uint32_t count) {
+    if (count > marks->count) count = marks->count;
+    marks->count -= count;
+    memmove(marks->marks, marks->marks + count, marks->count * sizeof *marks->marks);
+    sarp_marks_index(marks);
+}
+
 size_t sarp_marks_retire(sarp_marks *marks, uint64_t value, int32_t of_holder, uint32_t holder) {
     const uint32_t before = marks->count;
     uint32_t kept = 0;

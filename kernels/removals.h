@@ -58,6 +58,9 @@ size_t sarp_marks_drop(sarp_marks *marks, const uint8_t *ids, size_t stride, siz
 /* Makes the index of the dense marks anew: after rows were put there. Returns 0 if one of them stands there twice. */
 int32_t sarp_marks_index(sarp_marks *marks);
 
+/* Takes out the `count` marks that have mostly been there longest. */
+void sarp_marks_forget(sarp_marks *marks, uint32_t count);
+
 /* Takes out all marks with a value of at most `value`, or all of one holder if `of_holder`. Returns how many. */
 size_t sarp_marks_retire(sarp_marks *marks, uint64_t value, int32_t of_holder, uint32_t holder);
 

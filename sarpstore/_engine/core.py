@@ -15,6 +15,7 @@ import numpy.typing as npt
 from sarpstore._blocks import BlockHasher
 from sarpstore._checkpoint import NamespaceEntry
 from sarpstore._engine.queries import GROUP_MAX, Key, Queries, Sequenced
+from sarpstore._engine.removing import Remover
 from sarpstore._engine.results import Match
 from sarpstore._errors import (
     ClosedError,
@@ -26,11 +27,11 @@ from sarpstore._errors import (
     WrongLoopError,
 )
 from sarpstore._kernel import lib, pointer
-from sarpstore._log.commits import CommitBuffer, namespace_record
+from sarpstore._log.commits import CommitBuffer, clear_record, namespace_record
 from sarpstore._log.gather import INSERT_WINDOWS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from sarpstore._engine.state import State
     from sarpstore._options import Options
@@ -54,7 +55,9 @@ class Core:
         self.closed = False
         self.matches = self.matched_blocks = self.records_read = 0
         self.inserts = self.inserted_blocks = 0
-        self.holders: set[int] = set()
+        self.remover = Remover(state, lambda records, markers: self.room(records, markers))
+        self.room: Callable[[int, int], Awaitable[None]] = _no_wait
+        """Returns once so many records, and so many markers, can be taken: what bounds the store waits there."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._pid = os.getpid()
@@ -154,15 +157,75 @@ class Core:
         _check_holder(holder)
         return self.state.directory.estimate(_one(sequenced, holder).c)
 
+    async def match_holders(self, sequenced: Sequenced) -> dict[int, int]:
+        """How many blocks each holder has of one sequence; holders that have none are left out."""
+        state = self.state
+        self._check_scheme(state, sequenced.key, sequenced.key_bytes)
+        holders = list(state.removals.holders)
+        found: dict[int, int] = {}
+        state.users += 1
+        try:
+            for first in range(0, len(holders), GROUP_MAX):
+                group = holders[first : first + GROUP_MAX]
+                queries = Queries(len(group))
+                queries.add_for_holders(sequenced, group)
+                await state.matcher.match(queries)
+                found |= {holder: blocks for holder, blocks in zip(group, queries.matched(), strict=True) if blocks}
+                self.records_read += queries.totals()[1]
+        finally:
+            state.users -= 1
+            state.close_if_unused()
+        self.matches += 1
+        return found
+
+    def estimate_holders(self, sequenced: Sequenced) -> dict[int, tuple[int, int]]:
+        """(at least, at most) blocks for each holder that may have some, from memory alone."""
+        query = _one(sequenced, 0).c + 0
+        bounds = {}
+        for holder in self.state.removals.holders:
+            query.holder = holder
+            bounds[holder] = self.state.directory.estimate(query)
+        return {holder: (least, most) for holder, (least, most) in bounds.items() if most}
+
+    # --- removing
+
+    async def remove(self, sequenced: Sequenced, holder: int) -> int:
+        """Remove blocks, and what follows them; how many."""
+        _check_holder(holder)
+        self._check_scheme(self.state, sequenced.key, sequenced.key_bytes)
+        removed = await self.remover.remove(sequenced, holder)
+        await self._acknowledge()
+        return removed
+
+    async def truncate(self, sequenced: Sequenced, blocks: int, holder: int) -> None:
+        """Remove a path's blocks from number `blocks` on."""
+        _check_holder(holder)
+        if not isinstance(blocks, int | np.integer) or isinstance(blocks, bool) or blocks < 0:
+            raise InputError(f"blocks={blocks!r}: an integer from 0 on")
+        await self.remover.remove_path(sequenced, int(blocks), holder)
+        await self._acknowledge()
+
+    async def clear_holder(self, holder: int) -> None:
+        """Remove all that a holder has."""
+        _check_holder(holder)
+        await self.remover.clear(holder)
+        await self._acknowledge()
+
+    async def _acknowledge(self) -> None:
+        """Under `always`, return once what the call did, or found done, is synced."""
+        if self.options.durability == "always":
+            await self.state.writer.durable(self.state.gatherer.newest_commit)
+
     # --- inserting
 
-    async def insert(self, sequenced: Sequenced, rows: npt.NDArray[Any], holder: int) -> int:
+    async def insert(self, sequenced: Sequenced, rows: npt.NDArray[Any], holder: int, *, counted: bool = False) -> int:
         """Hold all blocks; how many are new."""
         _check_holder(holder)
         state = self.state
         self._check_scheme(state, sequenced.key, sequenced.key_bytes)
         new = 0
         if len(rows):
+            await self.room(0, 0)
             held = self._insert_from_memory(sequenced, rows, holder)
             if held is None:
                 new = await self._insert_in_parts(sequenced, _one(sequenced, holder), rows)
@@ -170,12 +233,12 @@ class Core:
                 new = len(rows) - held
                 if state.matcher.turn_is_due:
                     await state.matcher.give_way()
-            self.holders.add(holder)
+            if counted or state.removals.counts:
+                await self.remover.count(sequenced, holder, len(rows) - new, counted=counted)
         self.inserts += 1
         self.inserted_blocks += new
-        if self.options.durability == "always":
-            # What was held already may be in a commit that is not synced yet: the call answers for it too.
-            await state.writer.durable(state.gatherer.newest_commit)
+        # What was held already may be in a commit that is not synced yet: the call answers for it too.
+        await self._acknowledge()
         return new
 
     def _insert_from_memory(self, sequenced: Sequenced, rows: npt.NDArray[Any], holder: int) -> int | None:
@@ -183,6 +246,8 @@ class Core:
         state = self.state
         matcher = state.matcher
         if len(rows) > _AT_ONCE_BLOCKS or matcher.damaged or sequenced.key.name_space not in state.namespaces:
+            return None
+        if holder not in state.removals.holders:
             return None
         writer, commit = state.writer, state.gatherer.buffer.c
         writer.check()
@@ -230,7 +295,7 @@ class Core:
             state.writer.check()
             commit = state.gatherer.buffer
             before = commit.records
-            if not _namespace_written(state, sequenced, commit, self.options.namespaces_max):
+            if not _named(state, sequenced, query.holder, commit, self.options.namespaces_max):
                 return int(lib.SARP_NO_ROOM)
             status = state.directory.insert(state.pages.c, query, rows, commit.c, needs)
             if commit.records > before:
@@ -246,8 +311,13 @@ class Core:
             await state.writer.make_room()
 
 
-def _namespace_written(state: State, sequenced: Sequenced, commit: CommitBuffer, namespaces_max: int) -> bool:
-    """Put the namespace's record before its first segment; False if the commit has no room for it."""
+def _named(state: State, sequenced: Sequenced, holder: int, commit: CommitBuffer, namespaces_max: int) -> bool:
+    """Put the records that name namespace and holder before their first segment; False if there is no room for them."""
+    if holder not in state.removals.holders:
+        state.removals.check_holders(holder)
+        if not commit.append(clear_record(holder, 0)):
+            return False
+        state.removals.clear(holder, 0)
     key = sequenced.key
     if key.name_space in state.namespaces:
         return True
@@ -257,6 +327,10 @@ def _namespace_written(state: State, sequenced: Sequenced, commit: CommitBuffer,
         return False
     state.namespaces[key.name_space] = NamespaceEntry(key.name_space, sequenced.key_bytes, key.name, key.adapter)
     return True
+
+
+async def _no_wait(records: int, markers: int) -> None:
+    """There is room."""
 
 
 def _one(sequenced: Sequenced, holder: int) -> Queries:

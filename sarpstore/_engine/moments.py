@@ -21,7 +21,7 @@ _MOMENTS_MAX: Final = 4096
 
 
 class Moments:
-    """Moments in ascending order, `_MOMENTS_MAX` at most: of the older half every other one goes where there are more."""
+    """Moments in ascending order, `_MOMENTS_MAX` at most: of more, every other one of the older half goes."""
 
     def __init__(self, rows: npt.NDArray[Any] | None = None) -> None:
         self._positions: list[int] = [] if rows is None else rows["position"].tolist()

@@ -89,8 +89,13 @@ class Namespace:
         rows = await locations_in_turns(locations, shape.location_dtype, len(values) // shape.block_tokens)
         return await self._core.insert(await self.hashed(values), rows, holder)
 
-    async def insert_ids(self, ids: Any, locations: Any, *, holder: int = 0) -> int:
-        """The same for block ids that the caller has."""
+    async def insert_ids(self, ids: Any, locations: Any, *, holder: int = 0, counted: bool = False) -> int:
+        """The same for block ids that the caller has.
+
+        `counted`: blocks that are held already count once more, and `remove_ids` removes them only when it was called
+        as often: for engines that announce a block once for each of its copies. At most `counts_max` blocks are
+        remembered as counting more than one; past that the oldest count one again.
+        """
         self._core.check_writable()
         dtype = self._core.state.shape.location_dtype
         if isinstance(ids, np.ndarray) and isinstance(locations, np.ndarray):
@@ -100,10 +105,44 @@ class Namespace:
             locations = _kept(locations, ids)
             sequenced = await self.sequenced(ids)
             rows = await locations_in_turns(locations, dtype, len(sequenced.ids))
-        return await self._core.insert(sequenced, rows, holder)
+        return await self._core.insert(sequenced, rows, holder, counted=counted)
+
+    async def match_holders(self, tokens: Any, *, exact: bool = True) -> dict[int, Any]:
+        """How many blocks each holder has of the tokens' leading ones; holders that have none are left out.
+
+        One hashing pass, and at most one read a holder. With `exact=False` (at least, at most) of each that may have
+        some, from memory alone.
+        """
+        self._core.check()
+        sequenced = await self.hashed(tokens)
+        return await self._core.match_holders(sequenced) if exact else self._core.estimate_holders(sequenced)
+
+    async def remove_ids(self, ids: Any, *, holder: int = 0) -> int:
+        """Remove these blocks, given in any order, and all that follows them, of this holder.
+
+        When the call returns they don't match any more; how durable that is, `durability` says. A block that was
+        inserted `counted` more often than it was removed only counts one less. Returns how many ids were removed, held
+        or not: no search is made for them. Where `markers_max` removals are remembered, the call waits until a mark
+        pass has made room.
+        """
+        self._core.check_writable()
+        sequenced = Sequenced(self._key, *as_ids(ids)) if isinstance(ids, np.ndarray) else await self.sequenced(ids)
+        return await self._core.remove(sequenced, holder)
+
+    async def truncate(self, tokens: Any, *, blocks: int, holder: int = 0) -> None:
+        """Keep the first `blocks` blocks of a path, and remove the next one and all that follows it, of this holder.
+
+        What leaves the path before is not concerned. Counts are not looked at.
+        """
+        self._core.check_writable()
+        await self._core.truncate(await self.hashed(tokens), blocks, holder)
 
     def estimate(self, tokens: Any, *, holder: int = 0) -> tuple[int, int]:
-        """(at least, at most) blocks that match, from memory alone: no I/O. Right as long as no record is damaged."""
+        """(at least, at most) blocks that match, from memory alone: no I/O.
+
+        Right as long as no record is damaged; where something of the holder was removed or has a time to live, `at
+        least` is what that can't concern.
+        """
         self._core.check()
         return self._core.estimate(Sequenced(self._key, self.block_ids(tokens), _NATIVE_KEY_BYTES), holder)
 

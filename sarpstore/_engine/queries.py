@@ -140,6 +140,17 @@ class Queries:
             rows["locations"] = np.uint64(locations.ctypes.data) + starts * np.uint64(locations.itemsize)
         self._bases += [(ids, locations, start) for start in starts.tolist()]
 
+    def add_for_holders(self, sequenced: Sequenced, holders: Sequence[int]) -> None:
+        """The same sequence once for each of these holders; they share its ids."""
+        for index, holder in enumerate(holders):
+            self._add_one(index, sequenced.ids, sequenced.key.name_space)
+            self.c[index].holder = holder
+            self.blocks.append(len(sequenced.ids))
+
+    def matched(self) -> list[int]:
+        """Blocks matched, of each query."""
+        return [self.c[0].matched] if self.count == 1 else self._view()["matched"].tolist()
+
     def _view(self) -> npt.NDArray[Any]:
         if self._rows is None:
             self._rows = np.frombuffer(ffi.buffer(self.c), _QUERY_DTYPE)

@@ -105,8 +105,13 @@ class Store:
                 await asyncio.sleep(0)
         return await self._core.match(batch, locations=locations, holder=holder)
 
+    async def clear_holder(self, holder: int) -> None:
+        """Remove everything that this holder has, in all namespaces. What it inserts from then on is new."""
+        self._core.check_writable()
+        await self._core.clear_holder(holder)
+
     async def sync(self) -> None:
-        """On return, everything that was inserted before the call survives any crash."""
+        """On return, everything that was inserted or removed before the call survives any crash."""
         self._core.check_writable()
         await self._core.state.writer.sync()
 
@@ -169,7 +174,7 @@ class Store:
         return Stats(
             blocks=directory.blocks,
             segments=directory.entries,
-            holders=len(core.holders),
+            holders=len(state.removals.holders),
             directory_bytes=directory.bytes,
             cache_bytes=state.pages.cache_bytes,
             resident_bytes=directory.bytes + state.pages.cache_bytes + state.buffer_bytes,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from sarpstore._kernel import FEATURES, ffi, lib, pointer, reserve
-from sarpstore._log.removals import Removals
+
+if TYPE_CHECKING:
+    from sarpstore._log.removals import Removals
 
 __all__ = ["Base"]
 

@@ -84,7 +84,7 @@ class CommitBuffer:
         lib.sarp_commit_begin(self.c)
 
     def append(self, record: bytes, *, rule: int = lib.SARP_PLACE_BEST) -> int:
-        """Add a record (see the `*_record` functions) by a SARP_PLACE rule; its position, or 0 where there is no room."""
+        """Add a record (see the `*_record` functions) by a SARP_PLACE rule; its position, or 0 without room."""
         return int(lib.sarp_commit_append(self.c, ffi.from_buffer("uint8_t[]", record), rule))
 
     def append_removal(self, record: bytes) -> int:
@@ -99,6 +99,11 @@ class CommitBuffer:
         count = lib.sarp_commit_finish(self.c, base.c, synced, flags, out, len(changes))
         assert count == expected
         self.changes = changes[:count]
+
+    def has_room(self, records: int) -> bool:
+        """Whether so many records, of one change each, are sure to find room."""
+        c = self.c
+        return bool(c.page_count + records + 1 <= c.page_limit and c.changes + records <= c.change_limit)
 
     @property
     def records(self) -> int:

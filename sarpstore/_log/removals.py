@@ -1,6 +1,6 @@
 """What was removed, in memory: markers, epochs, expiries, counts (format-spec/removal.md, sections 1 and 4). No I/O.
 
-The kernel looks ids up in these tables whenever it proves a record. They are saved in checkpoint heads as they stand here.
+The kernel looks ids up in these tables whenever it proves a record. Checkpoint heads have them as they stand here.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ class Removals:
     def __init__(self, markers_max: int, counts_max: int, holders_max: int) -> None:
         self.c: Any = ffi.new("sarp_removals *")
         self.markers_max = markers_max
+        self.counts_max = counts_max
         self._markers = _Marks(ffi.addressof(self.c, "markers"), markers_max, "markers_max")
         self._counts = _Marks(ffi.addressof(self.c, "counts"), counts_max, "counts_max")
         self._holders_max = holders_max
@@ -114,11 +115,12 @@ class Removals:
         """Memory in use, but for the indexes' empty pages."""
         return (self._markers.count + self._counts.count) * (_MARK_DTYPE.itemsize + 8) + len(self.holders) * 64
 
-    def mark(self, ids: Any, stride: int, count: int, holder: int, name_space: int, position: int) -> None:
-        """Markers at `position` for `count` ids (a C pointer; `stride` bytes apart). LimitError past the bound."""
-        done = lib.sarp_removals_mark(self.c, ids, stride, count, holder, name_space, position)
-        if done < count:
-            raise LimitError(f"more removals than markers_max={self.markers_max:,} are remembered at once")
+    def mark(self, ids: Any, count: int, holder: int, name_space: int, position: int) -> None:
+        """Markers at `position` for `count` ids (a C pointer, 16 bytes each). There must be room."""
+        if self._markers.limit < self._markers.count + count:
+            self._markers.resize(self._markers.count + count)
+        done = lib.sarp_removals_mark(self.c, ids, fmt.ID_BYTES, count, holder, name_space, position)
+        assert done == count, "a holder that has been named has a place"
 
     def retire(self, position: int) -> int:
         """Forget the markers up to `position`; how many."""
@@ -149,20 +151,16 @@ class Removals:
 
     # --- holders
 
-    def name_holder(self, holder: int) -> None:
-        """The holder is there. LimitError past `holders_max`."""
-        if holder in self.holders:
-            return
+    def check_holders(self, holder: int) -> None:
+        """LimitError if this new holder would be one too many."""
         if len(self.holders) >= self._holders_max:
             raise LimitError(f"holder {holder} would be one more than holders_max={self._holders_max:,}")
-        self.holders[holder] = 0
 
     def clear(self, holder: int, position: int) -> None:
         """Everything of the holder that was born below `position` is cleared, and so are its counts. 0: it is there."""
-        self.name_holder(holder)
+        self.holders[holder] = max(self.holders.get(holder, 0), position)
         if position == 0:
             return
-        self.holders[holder] = max(self.holders[holder], position)
         scope = self._scope(lib.SARP_SCOPE_HOLDER, holder)
         scope.epoch = max(int(scope.epoch), position)
         lib.sarp_marks_retire(self._counts.c, 0, True, holder)
@@ -193,27 +191,29 @@ class Removals:
         """Blocks that were announced more than once."""
         return self._counts.count
 
-    @property
-    def counts_max(self) -> int:
-        return self._counts.limit
-
-    def get_counts(self, ids: Any, count: int, holder: int, name_space: int) -> npt.NDArray[np.uint64]:
-        """What is remembered of `count` ids (a C pointer, 16 bytes each); 0: nothing."""
-        out = np.zeros(count, "<u8")
-        if count and self._counts.count:
-            target = pointer("uint64_t *", out)
-            lib.sarp_marks_get(self._counts.c, ids, fmt.ID_BYTES, count, holder, name_space, target)
+    def get_counts(self, ids: npt.NDArray[np.uint8], holder: int, name_space: int) -> npt.NDArray[np.uint64]:
+        """What is remembered of ids (count, 16), C-ordered; 0: nothing."""
+        out = np.zeros(len(ids), "<u8")
+        if self.counts:
+            source, target = ffi.from_buffer("uint8_t[]", ids), pointer("uint64_t *", out)
+            lib.sarp_marks_get(self._counts.c, source, fmt.ID_BYTES, len(ids), holder, name_space, target)
         return out
 
     def set_counts(self, entries: npt.NDArray[Any], holder: int, name_space: int) -> None:
-        """Remember counts (`_format.COUNT_ENTRY_DTYPE`); 0 and 1 are nothing to remember. LimitError past the bound."""
-        for count in np.unique(entries["count"]).tolist():
-            own = np.ascontiguousarray(entries[entries["count"] == count])
-            ids, stride = pointer("uint8_t *", own), own.itemsize
-            if count <= 1:
-                lib.sarp_marks_drop(self._counts.c, ids, stride, len(own), holder, name_space)
-            elif lib.sarp_marks_set(self._counts.c, ids, stride, len(own), holder, name_space, count, False) < len(own):
-                raise LimitError(f"more blocks were announced twice than counts_max={self.counts_max:,}")
+        """Remember counts (`_format.COUNT_ENTRY_DTYPE`); 0 and 1 are nothing to remember.
+
+        Past the bound old ones are forgotten: the next removal of such a block is taken for the last.
+        """
+        more = self.counts + len(entries) - self.counts_max
+        if more > 0:
+            lib.sarp_marks_forget(self._counts.c, max(more, self.counts_max // 16))
+        for entry in entries[-self.counts_max :] if self.counts_max else ():
+            source = ffi.from_buffer("uint8_t[]", entry["id"].tobytes())
+            count = int(entry["count"])
+            if count > 1:
+                lib.sarp_marks_set(self._counts.c, source, fmt.ID_BYTES, 1, holder, name_space, count, False)
+            else:
+                lib.sarp_marks_drop(self._counts.c, source, fmt.ID_BYTES, 1, holder, name_space)
 
     def epoch_rows(self) -> npt.NDArray[Any]:
         """The holders and their epochs now (`_format.EPOCH_DTYPE`)."""

@@ -5,4 +5,4 @@ from sarpstore._recovery.facts import Facts
 from sarpstore._recovery.recover import Recovered, read_log_changes, recover
 from sarpstore._recovery.survey import holds_store
 
-__all__ = ["Facts", "Accepted", "Damage", "Recovered", "accept", "holds_store", "read_log_changes", "recover"]
+__all__ = ["Accepted", "Damage", "Facts", "Recovered", "accept", "holds_store", "read_log_changes", "recover"]

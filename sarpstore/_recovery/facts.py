@@ -1,4 +1,4 @@
-"""What the log says beside segments: namespaces, removals, holders, counts, retired files. Read where the scan found them.
+"""What the log says beside segments: namespaces, removals, holders, counts, retired files.
 
     accepted changes ──► places of such records ──► their pages, a run of a file at a time ──► tables
 

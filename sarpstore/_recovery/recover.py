@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sarpstore import _format as fmt
-from sarpstore._checkpoint.head import CheckpointHead
 from sarpstore._directory import Directory
 from sarpstore._errors import CorruptionError
 from sarpstore._io import together
@@ -28,6 +27,7 @@ from sarpstore._recovery.facts import FACT_TYPES, Facts, read_facts
 from sarpstore._recovery.survey import Part, Survey, survey
 
 if TYPE_CHECKING:
+    from sarpstore._checkpoint.head import CheckpointHead
     from sarpstore._files import File, Folder
     from sarpstore._io import Scheduler
     from sarpstore._options import Options, Progress
