@@ -11,7 +11,7 @@ import numpy as np
 from sarpstore import _format as fmt
 from sarpstore._errors import OptionError
 
-__all__ = ["LOCATION", "Options", "Progress", "described", "dtype_of_description"]
+__all__ = ["LOCATION", "Options", "Progress", "check_ttl", "described", "dtype_of_description"]
 
 LOCATION: Final = np.dtype([("address", "<u8"), ("length", "<u4"), ("tier", "|u1"), ("flags", "|u1")])
 """The default location of a block's KV, 14 bytes: with it a full segment is half a page."""
@@ -19,6 +19,7 @@ LOCATION: Final = np.dtype([("address", "<u8"), ("length", "<u4"), ("tier", "|u1
 Progress = Callable[[int, int], None]
 """Called as `progress(done_bytes, total_bytes)` while the log is read at open."""
 
+_TTL_S_MAX: Final = 10 * 366 * 86_400.0
 _RANGES: Final = {
     "sync_interval_ms": (1, 60_000),
     "log_file_bytes": (1 << 20, 1 << 30),
@@ -62,6 +63,12 @@ class Options:
         LimitError.
     namespaces_max (100_000): Bound of the namespaces that a store holds, each some 200 bytes of memory; one
         more raises LimitError.
+    holders_max (65_536): Bound of the holders that a store knows; one more raises LimitError.
+    markers_max (131_072): Removals that are remembered one by one, 40 bytes each, 64 to 16,777,216. A mark pass begins
+        when half of them are taken; removals past the bound wait for it.
+    counts_max (65_536): Blocks that are remembered as announced more than once, 40 bytes each.
+    ttl_s (None): Seconds after which a sequence expires, counted from when its first block was inserted. Not written
+        in the store; `Store.set_ttl` sets those of holders and namespaces.
     bytes_max (None): Bound of the store's disk use; not built yet, so only None.
     recovery_ms_target (50): A checkpoint is due before replaying the log behind the last one would take longer,
         in milliseconds.
@@ -112,6 +119,7 @@ class Options:
         for name in ("create", "read_only", "exact"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name}={getattr(self, name)!r}: must be True or False")
+        check_ttl(self.ttl_s)
         _one_of("durability", self.durability, ("interval", "always", "never"))
         _one_of("io", self.io, ("auto", "uring", "threads"))
         _one_of("direct_io", self.direct_io, ("auto", True, False))
@@ -149,6 +157,14 @@ class Options:
         if unknown:
             raise OptionError(f"unknown option {', '.join(unknown)}; there are {', '.join(known)}")
         return cls(**options)
+
+
+def check_ttl(ttl_s: object) -> None:
+    """OptionError for what is no time to live."""
+    if ttl_s is None:
+        return
+    if isinstance(ttl_s, bool) or not isinstance(ttl_s, int | float) or not 0 < ttl_s <= _TTL_S_MAX:
+        raise OptionError(f"ttl_s={ttl_s!r}: must be a number of seconds above 0, ten years at most, or None")
 
 
 def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:

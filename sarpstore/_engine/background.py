@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sarpstore import _format as fmt
 from sarpstore._checkpoint import Checkpointer, checkpoint_due
 from sarpstore._clock import monotonic_ms
+from sarpstore._engine.lifetimes import Lifetimes
 from sarpstore._engine.publish import publish_stats
 from sarpstore._errors import FailedError, SarpError
 from sarpstore._files import size_of
@@ -29,6 +30,7 @@ _log = logging.getLogger("sarpstore")
 _CHECK_S: Final = 0.05
 _START_AFTER_S: Final = 0.05
 _PUBLISH_S: Final = 1.0
+_EXPIRE_S: Final = 0.1
 _RETRY_S: Final = 10.0
 # What replaying a log is taken to cost until an open has measured it, and the least that counts as a measurement.
 _REPLAY_BYTES_PER_MS: Final = 500_000.0
@@ -54,6 +56,7 @@ class Background:
         self._checkpoint_ms = monotonic_ms()
         self.checkpoints = 0
         """Checkpoints published."""
+        self.lifetimes = Lifetimes(options.ttl_s)
         self._tasks = self._reading_tasks(state)
         if state.log is not None:
             self._tasks.append(self._start(self._checkpoint_when_due, "checkpoints"))
@@ -84,7 +87,16 @@ class Background:
         return asyncio.create_task(guarded(), name=f"sarpstore {what}")
 
     def _reading_tasks(self, state: State) -> list[asyncio.Task[None]]:
-        return [self._start(state.loader.load_all, "loader"), self._start(self._count_log_bytes, "count of log bytes")]
+        return [
+            self._start(state.loader.load_all, "loader"),
+            self._start(self._count_log_bytes, "count of log bytes"),
+            self._start(self._let_expire, "times to live"),
+        ]
+
+    async def _let_expire(self) -> None:
+        while True:
+            self.lifetimes.tick(self._state)
+            await asyncio.sleep(_EXPIRE_S)
 
     async def _count_log_bytes(self) -> None:
         state = self._state

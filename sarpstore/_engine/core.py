@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sarpstore._engine.state import State
     from sarpstore._options import Options
 
-__all__ = ["Core"]
+__all__ = ["Core", "check_holder"]
 
 _HOLDER_MAX: Final = 0xFFFF_FFFF
 _PART_BLOCKS: Final = INSERT_WINDOWS_MAX * 64
@@ -103,7 +103,7 @@ class Core:
 
     async def match_one(self, sequenced: Sequenced, *, locations: bool, holder: int) -> Match:
         """Match one sequence; from memory, if that is possible, without anything that a batch needs."""
-        _check_holder(holder)
+        check_holder(holder)
         state = self.state
         key, ids, key_bytes = sequenced
         if 0 < len(ids) <= _AT_ONCE_BLOCKS:
@@ -124,7 +124,7 @@ class Core:
         self, batch: Sequence[Sequenced], *, locations: bool, holder: int, borrowed: bool = False
     ) -> list[Match]:
         """Match all sequences of the batch. Ids that are `borrowed` are copied before the first wait, 128 at a time."""
-        _check_holder(holder)
+        check_holder(holder)
         state = self.state
         count = len(batch)
         queries = Queries(count, holder, state.shape.location_dtype if locations else None)
@@ -154,7 +154,7 @@ class Core:
 
     def estimate(self, sequenced: Sequenced, holder: int) -> tuple[int, int]:
         """(at least, at most) blocks from memory alone."""
-        _check_holder(holder)
+        check_holder(holder)
         return self.state.directory.estimate(_one(sequenced, holder).c)
 
     async def match_holders(self, sequenced: Sequenced) -> dict[int, int]:
@@ -191,7 +191,7 @@ class Core:
 
     async def remove(self, sequenced: Sequenced, holder: int) -> int:
         """Remove blocks, and what follows them; how many."""
-        _check_holder(holder)
+        check_holder(holder)
         self._check_scheme(self.state, sequenced.key, sequenced.key_bytes)
         removed = await self.remover.remove(sequenced, holder)
         await self._acknowledge()
@@ -199,7 +199,7 @@ class Core:
 
     async def truncate(self, sequenced: Sequenced, blocks: int, holder: int) -> None:
         """Remove a path's blocks from number `blocks` on."""
-        _check_holder(holder)
+        check_holder(holder)
         if not isinstance(blocks, int | np.integer) or isinstance(blocks, bool) or blocks < 0:
             raise InputError(f"blocks={blocks!r}: an integer from 0 on")
         await self.remover.remove_path(sequenced, int(blocks), holder)
@@ -207,7 +207,7 @@ class Core:
 
     async def clear_holder(self, holder: int) -> None:
         """Remove all that a holder has."""
-        _check_holder(holder)
+        check_holder(holder)
         await self.remover.clear(holder)
         await self._acknowledge()
 
@@ -220,7 +220,7 @@ class Core:
 
     async def insert(self, sequenced: Sequenced, rows: npt.NDArray[Any], holder: int, *, counted: bool = False) -> int:
         """Hold all blocks; how many are new."""
-        _check_holder(holder)
+        check_holder(holder)
         state = self.state
         self._check_scheme(state, sequenced.key, sequenced.key_bytes)
         new = 0
@@ -339,8 +339,10 @@ def _one(sequenced: Sequenced, holder: int) -> Queries:
     return queries
 
 
-def _check_holder(holder: int) -> None:
+def check_holder(holder: int) -> int:
+    """The holder; InputError for what is none."""
     if type(holder) is int and 0 <= holder <= _HOLDER_MAX:
-        return
+        return holder
     if not isinstance(holder, int | np.integer) or isinstance(holder, bool) or not 0 <= holder <= _HOLDER_MAX:
         raise InputError(f"holder={holder!r}: an integer from 0 to 2**32 - 1")
+    return int(holder)

@@ -56,6 +56,11 @@ class Namespace:
         return self._key.name
 
     @property
+    def name_space(self) -> int:
+        """The 64 bits that its records carry."""
+        return self._key.name_space
+
+    @property
     def adapter(self) -> str:
         return self._key.adapter
 

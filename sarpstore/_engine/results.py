@@ -75,7 +75,10 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
     blocks: Blocks held.
     segments: Directory entries: one a segment record; under sarp its postings, one to eight a record.
-    holders: Holders that this process has inserted for.
+    holders: Holders that have ever been inserted for.
+    markers: Removals that are remembered one by one; a mark pass makes them needless.
+    counts: Blocks that are remembered as announced more than once.
+    removed: Blocks that this process has removed, held or not.
     directory_bytes: Memory of the directory, slack included.
     cache_bytes: Memory of cached log pages.
     resident_bytes: Memory of directory, cache and commit buffers together.
@@ -104,6 +107,9 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     blocks: int
     segments: int
     holders: int
+    markers: int
+    counts: int
+    removed: int
     directory_bytes: int
     cache_bytes: int
     resident_bytes: int

@@ -323,9 +323,17 @@ async def _state_of(folder: Folder, scheduler: Scheduler, options: Options, foun
         matcher,
         found.facts.namespaces,
         found.facts.removals,
-        Moments(found.head.moments if found.head else None),
+        _moments_of(found),
         0.0,
     )
+
+
+def _moments_of(found: Recovered) -> Moments:
+    """Those of the head, and when the files behind its start were made: all before a file was written before that."""
+    moments = Moments(found.head.moments if found.head else None)
+    for header in found.headers:
+        moments.add(fmt.position(header.file_number, 0), header.created_ms)
+    return moments
 
 
 async def _apply_in_slices(directory: Directory, changes: npt.NDArray[Any]) -> None:

@@ -15,14 +15,14 @@ import numpy as np
 
 from sarpstore._blocks import as_tokens, tokens_in_turns
 from sarpstore._engine.background import Background
-from sarpstore._engine.core import Core
+from sarpstore._engine.core import Core, check_holder
 from sarpstore._engine.namespace import Namespace
 from sarpstore._engine.queries import GROUP_MAX
 from sarpstore._engine.results import Match, Stats
 from sarpstore._engine.state import State, open_state
 from sarpstore._errors import InputError, NotAStoreError, OptionError, ReadOnlyError
 from sarpstore._files import Folder, RealFolder
-from sarpstore._options import Options
+from sarpstore._options import Options, check_ttl
 from sarpstore._recovery import holds_store
 
 if TYPE_CHECKING:
@@ -110,6 +110,24 @@ class Store:
         self._core.check_writable()
         await self._core.clear_holder(holder)
 
+    def set_ttl(self, ttl_s: float | None, *, holder: int | None = None, namespace: Namespace | None = None) -> None:
+        """Let what a holder or a namespace has, or everything, live `ttl_s` seconds; None: without end from now on.
+
+        A sequence expires with its first block, so long after that was inserted (a second late at most, and later where
+        the time before this process matters: it knows that from what was noted in the log). Where several apply, the
+        shortest does. Not written in the store: to be set by each process that opens it.
+        """
+        self._core.check()
+        check_ttl(ttl_s)
+        if holder is not None and namespace is not None:
+            raise InputError("set_ttl: of a holder or a namespace, not of both")
+        scope = ("store", 0)
+        if holder is not None:
+            scope = ("holder", check_holder(holder))
+        elif namespace is not None:
+            scope = ("namespace", self._own(namespace).name_space)
+        self._background.lifetimes.set(self._core.state, scope, ttl_s)
+
     async def sync(self) -> None:
         """On return, everything that was inserted or removed before the call survives any crash."""
         self._core.check_writable()
@@ -175,6 +193,9 @@ class Store:
             blocks=directory.blocks,
             segments=directory.entries,
             holders=len(state.removals.holders),
+            markers=state.removals.markers,
+            counts=state.removals.counts,
+            removed=core.remover.removed,
             directory_bytes=directory.bytes,
             cache_bytes=state.pages.cache_bytes,
             resident_bytes=directory.bytes + state.pages.cache_bytes + state.buffer_bytes,

@@ -165,6 +165,14 @@ class Gatherer:
         """Number of the commit that has the newest record: the gathering one, or the last frozen one."""
         return self.buffer.number if self.buffer.records else self._end.commit
 
+    @property
+    def beyond(self) -> int:
+        """A position above which the next record will be born, and not below which any is: what is there now is older.
+
+        While a commit gathers, records may still go into pages before its highest one, and are born with that.
+        """
+        return int(self.buffer.c.highest) if self.buffer.records else self.buffer.begin_position
+
     def take_header(self) -> LogHeader | None:
         """The header of the file that the gathering commit begins; it is handed out once, here or with that commit."""
         header, self._header = self._header, None

@@ -28,6 +28,7 @@ _SCOPE_DTYPE: Final = np.dtype(
         ("reserved", "|u1", (3,)),
     ]
 )
+_SCOPE_KINDS: Final = {"holder": lib.SARP_SCOPE_HOLDER, "namespace": lib.SARP_SCOPE_NAMESPACE}
 _MARK_DTYPE: Final = fmt.MARKER_DTYPE
 """`sarp_mark`: its value stands where a marker's position does."""
 
@@ -165,14 +166,13 @@ class Removals:
         scope.epoch = max(int(scope.epoch), position)
         lib.sarp_marks_retire(self._counts.c, 0, True, holder)
 
-    def expire(self, position: int, *, holder: int | None = None, name_space: int | None = None) -> None:
-        """What was born below `position` has outlived its time: of a holder, of a namespace, or all."""
-        if holder is not None:
-            self._scope(lib.SARP_SCOPE_HOLDER, holder).expiry = position
-        elif name_space is not None:
-            self._scope(lib.SARP_SCOPE_NAMESPACE, name_space).expiry = position
-        else:
-            self.c.expiry = position
+    def expire(self, position: int, kind: str = "store", key: int = 0) -> None:
+        """What was born below `position` has outlived its time: of the "store", or a "holder" or "namespace".
+
+        An expiry does not go back: what was found dead may have left the directory.
+        """
+        where = self.c if kind == "store" else self._scope(_SCOPE_KINDS[kind], key)
+        where.expiry = max(int(where.expiry), position)
 
     def _scope(self, kind: int, key: int) -> Any:
         scope = lib.sarp_scope_of(self.c, kind, key, True)

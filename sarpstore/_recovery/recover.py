@@ -19,7 +19,7 @@ from sarpstore._directory import Directory
 from sarpstore._errors import CorruptionError
 from sarpstore._io import together
 from sarpstore._log.gather import LogEnd
-from sarpstore._log.header import Shape
+from sarpstore._log.header import LogHeader, Shape
 from sarpstore._log.removals import Removals
 from sarpstore._log.scan import FileScan, PageScanner, scan_file, scan_summary
 from sarpstore._recovery.accept import Accepted, Damage, accept
@@ -57,6 +57,8 @@ class Recovered:
     """Namespaces, and what was removed."""
     end: LogEnd
     unsynced_files: list[str]
+    headers: list[LogHeader] = field(default_factory=list)
+    """Of the files that the tail lies in, ascending."""
     damage: list[Damage] = field(default_factory=list)
     tail_bytes: int = 0
     """Bytes of log behind the head's start."""
@@ -95,6 +97,7 @@ async def recover(
         facts=facts,
         end=_log_end(seen, accepted, scans, directory),
         unsynced_files=_unsynced_files(seen, accepted),
+        headers=seen.headers,
         damage=seen.damage + _missing(seen, facts) + accepted.damage + facts.damage,
         tail_bytes=sum(part.end - part.begin for part in seen.parts),
         replayed_bytes=sum(scan.read_bytes for scan in scans),

@@ -244,7 +244,7 @@ async def test_unknown_incompatible_features_of_the_log():
 
 
 @pytest.mark.parametrize(
-    ("at", "data"), [(MAJOR_AT, b"\2\0"), (INCOMPATIBLE_AT, b"\1")], ids=["version", "incompatible features"]
+    ("at", "data"), [(MAJOR_AT, b"\2\0"), (INCOMPATIBLE_AT, b"\2")], ids=["version", "incompatible features"]
 )
 async def test_a_newer_checkpoint(at, data):
     folder = await made(MemoryFolder())
