@@ -89,7 +89,17 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     records_read: Records that matches rest on, cached or not; under sarp also the candidates that were not the best.
     inserted_blocks: Blocks that were new when inserted.
     log_bytes: Bytes of the log files.
-    dead_bytes: Bytes of superseded records written by this process.
+    dead_bytes: Bytes of log files that are no record in use: superseded, removed, evicted; marks and summaries too. 0 until
+        all partitions are in memory.
+    live_bytes: Bytes of the records in use. 0 until all partitions are in memory.
+    disk_bytes: Bytes of all files of the store, each rounded up to 4 KiB: what `bytes_max` bounds.
+    bytes_max: That bound; 0: none.
+    evicted: Blocks evicted by this process.
+    mark_passes: Mark passes that this process has ended.
+    compacted_files: Log files that compaction has emptied and retired in this process.
+    copied_bytes: Bytes of records that compaction has copied in this process.
+    record_bytes: Bytes of records that insertions and removals have written in this process.
+    checkpoint_lag_bytes: Bytes of log behind the last checkpoint's start.
     commits: Commits written.
     written_bytes: Bytes of log and checkpoints written by this process.
     synced_position: Everything in the log before this position survives a crash.
@@ -124,6 +134,15 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     inserted_blocks: int
     log_bytes: int
     dead_bytes: int
+    live_bytes: int
+    disk_bytes: int
+    bytes_max: int
+    evicted: int
+    mark_passes: int
+    compacted_files: int
+    copied_bytes: int
+    record_bytes: int
+    checkpoint_lag_bytes: int
     commits: int
     written_bytes: int
     synced_position: int
