@@ -50,6 +50,8 @@ class CheckpointHead:
     epochs: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, fmt.EPOCH_DTYPE))
     counts: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, fmt.COUNT_DTYPE))
     moments: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, fmt.MOMENT_DTYPE))
+    passed: int = 0
+    """Where the last mark pass began: markers up to there are not written."""
 
     @property
     def entries(self) -> int:
@@ -63,7 +65,8 @@ class CheckpointHead:
         slots = np.zeros(len(self.slots), fmt.SLOT_DTYPE)
         slots["slot"] = list(self.slots)
         slots["file_number"] = list(self.slots.values())
-        removed = (self.markers, self.epochs, self.counts, self.moments)
+        markers = self.markers[self.markers["position"] > self.passed]
+        removed = (markers, self.epochs, self.counts, self.moments)
         body = b"".join(
             [slots.tobytes(), self.partitions.tobytes()]
             + list(map(_encode_namespace, self.namespaces))
@@ -74,15 +77,8 @@ class CheckpointHead:
             *(fmt.MAGIC_CHECKPOINT, 0, fmt.MAJOR, fmt.MINOR, 0, 0, fmt.INCOMPATIBLE_REMOVALS),
             *(self.uuid, self.number, length),
             *(self.start, self.synced, self.commit, self.sequence, self.entries, self.blocks),
-            *(
-                len(self.partitions),
-                len(slots),
-                len(self.namespaces),
-                len(self.markers),
-                len(self.epochs),
-                self.routing,
-            ),
-            *(len(self.counts), len(self.moments)),
+            *(len(self.partitions), len(slots), len(self.namespaces), len(markers), len(self.epochs)),
+            *(self.routing, len(self.counts), len(self.moments)),
         )
         data = bytearray(head + body)
         data[fmt.CRC_AT : fmt.CRC_FROM] = crc32c(data[fmt.CRC_FROM :]).to_bytes(4, "little")

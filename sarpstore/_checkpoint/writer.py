@@ -133,14 +133,14 @@ class Checkpointer:
                 await self._log.sync()
                 head.synced = max(start, self._log.synced_position)
                 head.slots = self._slots()
-                data = head.encode()
-                await self._scheduler.run_background(_publish, self._folder, fmt.checkpoint_name(number), data)
+                name = fmt.checkpoint_name(number)
+                length = await self._scheduler.run_background(_publish, self._folder, name, head)
             except BaseException:
                 self._directory.mark_dirty_from(self._directory.begin_of(self._directory.first()))
                 with contextlib.suppress(SarpError):  # there may be none
                     await self._scheduler.run_background(self._folder.remove, fmt.images_name(number))
                 raise
-            self.bytes_written += len(data)
+            self.bytes_written += length
             self.position = start
             self._loader.places = places_by_range(self._directory, head.partitions)
             try:
@@ -227,8 +227,9 @@ def _create_images(folder: Folder, number: int) -> File:
     return _create(folder, fmt.images_name(number))
 
 
-def _publish(folder: Folder, name: str, data: bytes) -> None:
-    """Write under a temporary name, sync, rename, sync the folder."""
+def _publish(folder: Folder, name: str, head: CheckpointHead) -> int:
+    """Write under a temporary name, sync, rename, sync the folder. Returns the head's length."""
+    data = head.encode()
     temporary = name + fmt.TEMPORARY_SUFFIX
     file = _create(folder, temporary)
     try:
@@ -238,6 +239,7 @@ def _publish(folder: Folder, name: str, data: bytes) -> None:
         file.close()
     folder.rename(temporary, name)
     folder.sync()
+    return len(data)
 
 
 def _remove_old(folder: Folder, newest: int) -> None:

@@ -108,6 +108,11 @@ class Background:
         return self._checkpointer.bytes_written if self._checkpointer else 0
 
     @property
+    def checkpoint_lag_bytes(self) -> int:
+        """Bytes of log behind the last checkpoint's start."""
+        return 0 if self._state.log is None else self._log_bytes_since()
+
+    @property
     def checkpoint_position(self) -> int:
         """Where the replay after a crash would start."""
         if self._checkpointer and self._checkpointer.position:

@@ -89,8 +89,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     records_read: Records that matches rest on, cached or not; under sarp also the candidates that were not the best.
     inserted_blocks: Blocks that were new when inserted.
     log_bytes: Bytes of the log files.
-    dead_bytes: Bytes of log files that are no record in use: superseded, removed, evicted; marks and summaries too. 0 until
-        all partitions are in memory.
+    dead_bytes: Bytes of log files that are no record in use: superseded, removed, evicted; marks and summaries too.
+        0 until all partitions are in memory.
     live_bytes: Bytes of the records in use. 0 until all partitions are in memory.
     disk_bytes: Bytes of all files of the store, each rounded up to 4 KiB: what `bytes_max` bounds.
     bytes_max: That bound; 0: none.

@@ -111,8 +111,7 @@ class State:
         removals = self.removals
         head.namespaces = list(self.namespaces.values())
         # What a mark pass has made needless is needless for whoever begins with the images that follow.
-        markers = removals.marker_rows()
-        head.markers = markers[markers["position"] > self.passed]
+        head.markers, head.passed = removals.marker_rows(), self.passed
         head.epochs, head.counts = removals.epoch_rows(), removals.count_rows()
         head.moments = self.moments.rows()
 
