@@ -1,4 +1,5 @@
 #include "internal_directory.h"
+#include "internal_markpass.h"
 #include "internal_record.h"
 
 void pages_resize(sarp_directory *dir, sarp_partition *part, uint32_t have, uint32_t entries) {
@@ -30,7 +31,7 @@ static void starts_add(const sarp_directory *dir, const sarp_partition *part, ui
     for (uint32_t b = bucket_of(part, key) + 1; b <= BUCKETS; b++) starts[b] = (uint16_t)(starts[b] + delta);
 }
 
-static void count_entry(sarp_directory *dir, sarp_partition *part, const sarp_entry *e, int sign) {
+void count_entry(sarp_directory *dir, sarp_partition *part, const sarp_entry *e, int sign) {
     const uint32_t blocks = introduced(e);
     part->blocks += sign > 0 ? blocks : 0u - blocks;
     dir->blocks += sign > 0 ? blocks : UINT64_C(0) - blocks;
@@ -125,7 +126,7 @@ static int writable(sarp_directory *dir, uint64_t key, sarp_partition **out) {
 
 /* --- applying changes */
 
-static uint32_t run_end(const sarp_directory *dir, const sarp_partition *part, uint32_t index, uint64_t key) {
+uint32_t run_end(const sarp_directory *dir, const sarp_partition *part, uint32_t index, uint64_t key) {
     while (index < part->entries && entry_key(entry_at(dir, part, index)) == key) index++;
     return index;
 }
@@ -157,6 +158,13 @@ static void entry_remove(sarp_directory *dir, sarp_partition *part, uint32_t ind
     count_entry(dir, part, entry, -1);
     entry->word1 = ENTRY_PLACEHOLDER;
     count_entry(dir, part, entry, 1);
+}
+
+const sarp_entry *directory_entry(const sarp_directory *dir, uint64_t key, uint64_t reference) {
+    const sarp_partition *part = dir->partitions + partition_index(dir, key);
+    const uint32_t first = lower_bound(dir, part, key);
+    uint32_t index;
+    return find_reference(dir, part, first, run_end(dir, part, first, key), reference, &index) ? entry_at(dir, part, index) : NULL;
 }
 
 void directory_drop(sarp_directory *dir, uint64_t key, uint64_t reference) {
@@ -212,6 +220,7 @@ static int apply_mask(sarp_directory *dir, const sarp_change *change) {
     const int status = writable(dir, change->root_key, &part);
     if (status != SARP_OK) return status;
     const uint64_t bit = UINT64_C(1) << (change->d / 4);
+    fresh_note(dir->fresh, change->root_key, bit);
     int found = 0;
     for (uint32_t i = lower_bound(dir, part, change->root_key); i < part->entries; i++) {
         sarp_entry *entry = entry_at(dir, part, i);

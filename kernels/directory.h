@@ -25,11 +25,20 @@ typedef struct {
     uint8_t flags;
 } sarp_partition;
 
+/* Mask bits that were set since the table was hung on a directory: what a mark pass must not clear. Open-addressed, at most half
+   full; past that it is `full`, and no mask can be cleared by it any more. */
+typedef struct {
+    uint64_t *roots; /* size, a power of two: root key << 16 | bits; 0: free */
+    uint32_t size, used;
+    int32_t full;
+} sarp_fresh_masks;
+
 typedef struct {
     sarp_arena arena;
     sarp_partition *partitions;
     uint32_t *table;
     const sarp_base *base;
+    sarp_fresh_masks *fresh; /* NULL: no mark pass goes on */
     uint64_t entries, blocks, placeholders;
     uint32_t partition_limit, partition_count;
     uint32_t table_limit, depth;

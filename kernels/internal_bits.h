@@ -26,13 +26,16 @@ static inline key_seed seed_of(const sarp_base *base, uint32_t holder, uint64_t 
     return (key_seed){base->secret[0] ^ name_space, base->secret[1] ^ (holder * UINT64_C(0x9E3779B97F4A7C15))};
 }
 
-static inline uint64_t key_of(key_seed seed, const uint8_t *id) {
+/* 64 bits that tell a block of one holder and namespace from all others. */
+static inline uint64_t tag_of(key_seed seed, const uint8_t *id) {
     const unsigned __int128 product = (unsigned __int128)(load64(id) ^ seed.a) * (load64(id + 8) ^ seed.b);
     uint64_t h = (uint64_t)product ^ (uint64_t)(product >> 64);
     h = (h ^ (h >> 33)) * UINT64_C(0xFF51AFD7ED558CCD);
     h = (h ^ (h >> 33)) * UINT64_C(0xC4CEB9FE1A85EC53);
-    return (h ^ (h >> 33)) >> 16;
+    return h ^ (h >> 33);
 }
+
+static inline uint64_t key_of(key_seed seed, const uint8_t *id) { return tag_of(seed, id) >> 16; }
 
 /* Files and slots are mostly given together, so a file's slot is as far from the newest as the file is; else search. */
 static inline uint64_t reference_of(const sarp_base *base, uint64_t position) {

@@ -46,5 +46,14 @@ void table_point(sarp_directory *dir, uint32_t number);
 /* Takes a dead entry out of its partition, which is loaded. Nothing happens if it is gone. */
 void directory_drop(sarp_directory *dir, uint64_t key, uint64_t reference);
 
+/* The entry under a key with a reference, in a loaded partition; NULL if there is none. */
+const sarp_entry *directory_entry(const sarp_directory *dir, uint64_t key, uint64_t reference);
+
+/* Index behind the entries from `index` on that have the key. */
+uint32_t run_end(const sarp_directory *dir, const sarp_partition *part, uint32_t index, uint64_t key);
+
+/* Counts what an entry stands for, once more or once less. How many entries there are is not counted here. */
+void count_entry(sarp_directory *dir, sarp_partition *part, const sarp_entry *e, int sign);
+
 /* Whether `changes` changes can be applied without meeting a bound. */
 int directory_has_room(const sarp_directory *dir, uint32_t changes);

@@ -84,6 +84,17 @@ uint64_t spots_between(const sarp_postings *dir, spot begin, spot end);
    memory, and are asked for. */
 int postings_drop(sarp_postings *dir, reading *r, key_seed seed, const uint8_t *ids, uint32_t n, uint64_t reference);
 
+/* The posting at a place, in a loaded partition; NULL if there is none. */
+const sarp_posting *postings_at(const sarp_postings *dir, place at);
+
+/* Enters a posting unless there is one at its place. SARP_FULL: the bound is reached. */
+int postings_enter(sarp_postings *dir, sarp_posting e);
+
+void posting_erase(sarp_postings *dir, sarp_posting_partition *part, uint32_t index);
+
+/* Counts an element, once more or once less, but not in its partition's `entries`. */
+void count_posting(sarp_postings *dir, sarp_posting_partition *part, const sarp_posting *e, int sign);
+
 /* Whether `changes` changes can be applied without meeting a bound. */
 int postings_has_room(const sarp_postings *dir, uint32_t changes);
 

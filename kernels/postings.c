@@ -88,7 +88,7 @@ uint32_t sarp_postings_rank_of(const sarp_postings *dir, uint32_t partition) {
 
 /* --- changing */
 
-static void count_posting(sarp_postings *dir, sarp_posting_partition *part, const sarp_posting *e, int sign) {
+void count_posting(sarp_postings *dir, sarp_posting_partition *part, const sarp_posting *e, int sign) {
     const uint32_t blocks = posting_blocks(e), state = (uint32_t)posting_is_state(e);
     part->blocks += sign > 0 ? blocks : 0u - blocks;
     dir->blocks += sign > 0 ? blocks : UINT64_C(0) - blocks;
@@ -105,7 +105,7 @@ static void posting_insert(sarp_postings *dir, sarp_posting_partition *part, uin
     count_posting(dir, part, &e, 1);
 }
 
-static void posting_erase(sarp_postings *dir, sarp_posting_partition *part, uint32_t index) {
+void posting_erase(sarp_postings *dir, sarp_posting_partition *part, uint32_t index) {
     const sarp_posting e = *posting_at(dir, part, index);
     arena_close_slot(&dir->arena, part->pages, sizeof e, PAGE_POSTINGS, index, part->entries);
     arena_resize(&dir->arena, part->pages, posting_pages(part->entries), posting_pages(part->entries - 1u));
@@ -210,6 +210,23 @@ static int find_posting(const sarp_postings *dir, place at, sarp_posting_partiti
     if (!((*part)->flags & SARP_PARTITION_LOADED)) return 0;
     *index = posting_lower(dir, *part, at);
     return *index < (*part)->entries && place_equal(place_of(posting_at(dir, *part, *index)), at);
+}
+
+const sarp_posting *postings_at(const sarp_postings *dir, place at) {
+    sarp_posting_partition *part;
+    uint32_t index;
+    return find_posting(dir, at, &part, &index) ? posting_at(dir, part, index) : NULL;
+}
+
+int postings_enter(sarp_postings *dir, sarp_posting e) {
+    sarp_posting_partition *part;
+    const int status = writable(dir, place_of(&e), &part);
+    if (status != SARP_OK) return status;
+    const uint32_t index = posting_lower(dir, part, place_of(&e));
+    if (index < part->entries && place_equal(place_of(posting_at(dir, part, index)), place_of(&e))) return SARP_OK;
+    part->flags |= SARP_PARTITION_DIRTY;
+    posting_insert(dir, part, index, e);
+    return SARP_OK;
 }
 
 int postings_drop(sarp_postings *dir, reading *r, key_seed seed, const uint8_t *ids, uint32_t n, uint64_t reference) {

@@ -6,7 +6,7 @@ prove how far a query is held, nothing lost. The kernel does the work; this clas
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,9 @@ from sarpstore import _format as fmt
 from sarpstore._errors import LimitError
 from sarpstore._kernel import CHANGE_DTYPE, FEATURES, PARTITION_DTYPE, ffi, lib, pointer, reserve
 from sarpstore._log.base import Base
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["DIRTY", "LOADED", "PARTITION_BYTES_MAX", "DivergenceDirectory"]
 
@@ -137,6 +140,25 @@ class DivergenceDirectory:
         """At least and at most so many blocks match, from memory alone."""
         lib.sarp_estimate(self.c, query, self._bounds, self._bounds + 1)
         return int(self._bounds[0]), int(self._bounds[1])
+
+    # The mark pass
+
+    def note_masks(self, fresh: Any) -> None:
+        """Note the mask bits that are set from now on."""
+        self.c.fresh = fresh
+
+    def mark_rows(self, scan: Any, pages: Any, count: int) -> int:
+        """How many of the pages were read."""
+        return int(lib.sarp_mark_rows(scan, self.c, pages, count))
+
+    def sweeps(self, plan: Any) -> list[Callable[[int], bool]]:
+        """One: verdicts and masks."""
+
+        def sweep(partition: int) -> bool:
+            lib.sarp_directory_sweep(self.c, partition, plan)
+            return True
+
+        return [sweep]
 
     # Partitions in order of prefix
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -154,6 +154,21 @@ class Directory(Protocol):
 
     def image_range(self, row: Any) -> tuple[int, int, int]:
         """The image header's prefix, depth and filter (format-spec/checkpoint.md, 2) for a row's partition."""
+        ...
+
+    def note_masks(self, fresh: Any) -> None:
+        """Note all mask bits that are set from now on in this `sarp_fresh_masks`; NULL: no longer."""
+        ...
+
+    def mark_rows(self, scan: Any, pages: Any, count: int) -> int:
+        """Add rows for the records of log pages that entries name, to a `sarp_mark_scan`; how many pages were read."""
+        ...
+
+    def sweeps(self, plan: Any) -> list[Callable[[int], bool]]:
+        """What applies a `sarp_mark_plan`: each is called for all partitions in order, before the next is.
+
+        One call takes less than half a millisecond; False: call it again for this partition.
+        """
         ...
 
     def full_error(self) -> LimitError:

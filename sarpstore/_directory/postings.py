@@ -6,7 +6,7 @@ are worth reading. The kernel does the work; this class owns the memory that it 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ from sarpstore._directory.divergence import DIRTY, LOADED
 from sarpstore._errors import LimitError
 from sarpstore._kernel import CHANGE_DTYPE, FEATURES, POSTING_PARTITION_DTYPE, ffi, lib, pointer, reserve
 from sarpstore._log.base import Base
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["LIST_GROWN_MAX", "READ_CAP_MAX", "PostingsDirectory"]
 
@@ -173,6 +176,27 @@ class PostingsDirectory:
         if count:
             lib.sarp_postings_find(self.c, key, pointer("sarp_posting *", out), count)
         return out
+
+    # The mark pass
+
+    def note_masks(self, fresh: Any) -> None:
+        """There are none."""
+
+    def mark_rows(self, scan: Any, pages: Any, count: int) -> int:
+        """How many of the pages were read."""
+        return int(lib.sarp_mark_rows_listed(scan, self.c, pages, count))
+
+    def sweeps(self, plan: Any) -> list[Callable[[int], bool]]:
+        """Two: verdicts, then the states of lists that they have emptied."""
+
+        def sweep(partition: int) -> bool:
+            return bool(lib.sarp_postings_sweep(self.c, partition, plan))
+
+        def sweep_states(partition: int) -> bool:
+            lib.sarp_postings_sweep_states(self.c, partition)
+            return True
+
+        return [sweep, sweep_states]
 
     # Partitions in order of their lows
 

@@ -82,9 +82,26 @@ POSTING_PARTITION_DTYPE = np.dtype(
 )
 """`sarp_posting_partition`: one partition of the directory of posting lists. The first three fields are its low."""
 
+MARK_ROW_DTYPE = np.dtype(
+    [
+        ("reference", "<u8"),
+        ("born", "<u8"),
+        ("prefix", "<u8"),
+        ("last", "<u8"),
+        ("root_key", "<u8"),
+        ("window", "<u4"),
+        ("n", "|u1"),
+        ("d", "|u1"),
+        ("cut", "|u1"),
+        ("whole", "|u1"),
+    ]
+)
+"""`sarp_mark_row`: what a mark pass decides an entry by."""
+
 assert CHANGE_DTYPE.itemsize == ffi.sizeof("sarp_change")
 assert FOUND_COMMIT_DTYPE.itemsize == ffi.sizeof("sarp_found_commit")
 assert PARTITION_DTYPE.itemsize == ffi.sizeof("sarp_partition")
+assert MARK_ROW_DTYPE.itemsize == ffi.sizeof("sarp_mark_row")
 assert POSTING_PARTITION_DTYPE.itemsize == ffi.sizeof("sarp_posting_partition")
 
 
@@ -119,6 +136,7 @@ __all__ = [
     "CHANGE_DTYPE",
     "FEATURES",
     "FOUND_COMMIT_DTYPE",
+    "MARK_ROW_DTYPE",
     "PARTITION_DTYPE",
     "POSTING_PARTITION_DTYPE",
     "crc32c",

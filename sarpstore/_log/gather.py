@@ -173,6 +173,11 @@ class Gatherer:
         """
         return int(self.buffer.c.highest) if self.buffer.records else self.buffer.begin_position
 
+    @property
+    def highest(self) -> int:
+        """No record has a higher position than this, and every later one is born at it or above."""
+        return int(self.buffer.c.highest) or self.buffer.begin_position - 1
+
     def take_header(self) -> LogHeader | None:
         """The header of the file that the gathering commit begins; it is handed out once, here or with that commit."""
         header, self._header = self._header, None

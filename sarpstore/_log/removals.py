@@ -5,7 +5,7 @@ The kernel looks ids up in these tables whenever it proves a record. Checkpoint 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,14 @@ from sarpstore import _format as fmt
 from sarpstore._errors import LimitError
 from sarpstore._kernel import ffi, lib, pointer, reserve
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 __all__ = ["Removals"]
 
 # Of a query's windows, so many have a place for what the windows before them say: 268 million blocks.
 _NEWEST_WINDOWS: Final = 1 << 22
+_POSITIONS_AT_ONCE: Final = 16_384
 _SCOPE_DTYPE: Final = np.dtype(
     [
         ("key", "<u8"),
@@ -75,6 +79,11 @@ class _Marks:
         """The marks now (`_format.MARKER_DTYPE`; of counts the position is the count), a copy."""
         return np.frombuffer(self._rows, _MARK_DTYPE, self.count).copy()
 
+    def values(self, first: int, count: int) -> npt.NDArray[np.uint64]:
+        """The values of at most `count` marks from number `first` on, a copy."""
+        rows = np.frombuffer(self._rows, _MARK_DTYPE, self.count)
+        return rows["position"][first : first + count].copy()
+
 
 class Removals:
     """Markers and counts, at most `markers_max` and `counts_max`, and what concerns each of `holders_max` holders.
@@ -98,6 +107,8 @@ class Removals:
         self.c.newest_limit = _NEWEST_WINDOWS
         self.holders: dict[int, int] = {}
         """The epoch of each holder that has been named; 0: it was never cleared."""
+        self.retirements = 0
+        """How often markers were retired, and so moved in their table."""
 
     # --- markers
 
@@ -125,11 +136,26 @@ class Removals:
 
     def retire(self, position: int) -> int:
         """Forget the markers up to `position`; how many."""
+        self.retirements += 1
         return int(lib.sarp_removals_retire(self.c, position))
 
     def marker_rows(self) -> npt.NDArray[Any]:
         """The markers now (`_format.MARKER_DTYPE`), a copy."""
         return self._markers.rows
+
+    def positions(self) -> Iterator[npt.NDArray[np.uint64]]:
+        """The positions of all markers and epochs, in parts of some 0.1 ms each.
+
+        Removals may come between the parts; where `retirements` has changed at the end, some were missed.
+        """
+        first = 0
+        while first < self._markers.count:
+            yield self._markers.values(first, _POSITIONS_AT_ONCE)
+            first += _POSITIONS_AT_ONCE
+        scopes = np.frombuffer(self._scopes, _SCOPE_DTYPE)
+        for first in range(0, len(scopes), _POSITIONS_AT_ONCE):
+            epochs = scopes["epoch"][first : first + _POSITIONS_AT_ONCE]
+            yield epochs[epochs > 0]
 
     # --- what recovery does
 

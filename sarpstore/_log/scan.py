@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from sarpstore import _format as fmt
 from sarpstore._errors import StorageError, VersionError
+from sarpstore._io import MATCHING
 from sarpstore._kernel import CHANGE_DTYPE, FEATURES, FOUND_COMMIT_DTYPE, ffi, joined, lib, pointer
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from sarpstore._log.base import Base
     from sarpstore._log.header import Shape
 
-__all__ = ["FileScan", "PageScanner", "scan_file", "scan_summary"]
+__all__ = ["FileScan", "PageScanner", "read_slice", "scan_file", "scan_summary"]
 
 _SLICE_BYTES: Final = 1 << 20
 _SLICES_AHEAD: Final = 4
@@ -120,7 +121,7 @@ async def scan_file(
     def read_on() -> None:
         for start in starts:
             length = min(_SLICE_BYTES, end - start)
-            ahead.append(asyncio.create_task(_read_slice(scheduler, file, start, length)))
+            ahead.append(asyncio.create_task(read_slice(scheduler, file, start, length)))
             if len(ahead) == _SLICES_AHEAD:
                 return
 
@@ -137,12 +138,12 @@ async def scan_file(
     return scanner.result()
 
 
-async def _read_slice(scheduler: Scheduler, file: File, start: int, length: int) -> memoryview:
+async def read_slice(scheduler: Scheduler, file: File, start: int, length: int, priority: int = MATCHING) -> memoryview:
     """A slice of a file; a page that can't be read comes as bytes that are no record, which the scan calls damage."""
     with contextlib.suppress(StorageError):
-        return await scheduler.read(file, start, length, 0)
+        return await scheduler.read(file, start, length, priority)
     pages = range(start // fmt.PAGE, (start + length) // fmt.PAGE)
-    read = await scheduler.try_read_many([(file, page * fmt.PAGE, fmt.PAGE) for page in pages], 0)
+    read = await scheduler.try_read_many([(file, page * fmt.PAGE, fmt.PAGE) for page in pages], priority)
     for page in read:
         if isinstance(page, BaseException) and getattr(page, "errno", None) != errno.EIO:
             raise page  # not a bad page: the system may be able to read it the next time

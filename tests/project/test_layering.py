@@ -19,6 +19,7 @@ LAYERS = [
     {"_directory"},
     {"_checkpoint"},
     {"_recovery"},
+    {"_markpass"},
     {"_engine"},
     {"__init__"},
 ]

@@ -1,0 +1,36 @@
+"""When the markers that a mark pass has made needless may be forgotten."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sarpstore._log.removals import Removals
+
+__all__ = ["Retirement"]
+
+
+class Retirement:
+    """Markers up to a finished pass's position retire when a checkpoint that began after the pass is published.
+
+    Until then a recovery could bring back entries that only they kill. A checkpoint asks `due` as it begins (its head
+    need not have the markers up to there), and hands it to `retire` when it is published.
+    """
+
+    def __init__(self, removals: Removals) -> None:
+        self._removals = removals
+        self.due = 0
+        """Position of the last finished pass; 0: there was none since the last retirement."""
+
+    def passed(self, position: int) -> None:
+        """A pass has finished."""
+        self.due = max(self.due, position)
+
+    def retire(self, due: int) -> int:
+        """Forget the markers up to what `due` was when the published checkpoint began; how many."""
+        if not due:
+            return 0
+        if self.due == due:
+            self.due = 0
+        self._removals.c.settled = max(int(self._removals.c.settled), due)
+        return self._removals.retire(due)

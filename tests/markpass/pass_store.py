@@ -1,0 +1,192 @@
+"""A store whose removals are made by hand, with what it must hold beside it, and passes with calls at chosen moments.
+
+A path is a string, one letter a block. Blocks are (holder, path up to there).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from store_helpers import locations, memory_store
+
+from sarpstore import _format as fmt
+from sarpstore._directory import DivergenceDirectory, PostingsDirectory
+from sarpstore._kernel import PARTITION_DTYPE, POSTING_PARTITION_DTYPE, ffi
+from sarpstore._log.commits import clear_record, remove_record
+from sarpstore._log.removals import Removals
+from sarpstore._markpass import MarkPass, Retirement, rows, run, sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+W = fmt.WINDOW
+PARTS = 8
+
+
+def start_divergence(directory: DivergenceDirectory) -> None:
+    """Eight partitions in place of one, so that a sweep has eight steps."""
+    parts = np.zeros(PARTS, fmt.PARTITION_DTYPE)
+    parts["prefix"], parts["depth"] = np.arange(PARTS, dtype="<u8") << 45, 3
+    directory.start_unloaded(parts)
+    for number in range(PARTS):
+        directory.load_empty(number)
+
+
+def start_postings(directory: PostingsDirectory) -> None:
+    parts = np.zeros(PARTS, fmt.POSTING_PARTITION_DTYPE)
+    parts["key"] = np.arange(PARTS, dtype="<u8") << 45
+    directory.start_unloaded(parts)
+    for number in range(PARTS):
+        directory.load_empty(number)
+
+
+assert PARTITION_DTYPE != POSTING_PARTITION_DTYPE
+
+
+class Marked:
+    """The store, its removals, and the blocks that it must hold."""
+
+    def __init__(self, store) -> None:
+        self.store = store
+        self.state = store._core.state
+        self.directory = self.state.directory
+        self.spaces = store.namespace("m")
+        self.removals = Removals(10_000, 100, 100)
+        self.directory.base.c.removals = self.removals.c
+        self.retirement = Retirement(self.removals)
+        self.held: set[tuple[int, str]] = set()
+        self.paths: dict[str, None] = {}
+        self.counts: Counter[str] = Counter()
+        self._inserted = 0
+
+    async def insert(self, path: str, holder: int = 0) -> None:
+        self._inserted += 1
+        self.paths[path] = None
+        await self.spaces.insert(tokens(path), locations(len(path), self._inserted << 32), holder=holder)
+        self.held |= {(holder, path[: i + 1]) for i in range(len(path))}
+        self.counts["insert"] += 1
+
+    async def remove(self, path: str, holder: int = 0) -> None:
+        """Remove the last block of a path, and what follows it."""
+        ids = self.spaces.block_ids(tokens(path))[-1:].tobytes()
+        name_space = self.spaces._key.name_space
+        position = await self._append(remove_record(holder, name_space, ids))
+        self.removals.mark(ffi.from_buffer("uint8_t[]", ids), 16, 1, holder, name_space, position)
+        self.held -= {block for block in self.held if block[0] == holder and block[1].startswith(path)}
+        self.counts["remove"] += 1
+
+    async def clear(self, holder: int) -> None:
+        self.removals.clear(holder, await self._append(clear_record(holder)))
+        self.held = {block for block in self.held if block[0] != holder}
+        self.counts["clear"] += 1
+
+    async def _append(self, record: bytes) -> int:
+        while not (position := self.state.gatherer.buffer.append_removal(record)):
+            await self.state.writer.make_room()
+        self.state.writer.gathered()
+        return position
+
+    async def match(self, path: str, holder: int = 0) -> int:
+        return (await self.spaces.match(tokens(path), holder=holder)).blocks
+
+    async def check(self) -> None:
+        """Every path that was ever inserted matches as far as it is held, no less and no more."""
+        for path in self.paths:
+            for holder in (0, 1):
+                expected = 0
+                while expected < len(path) and (holder, path[: expected + 1]) in self.held:
+                    expected += 1
+                assert await self.match(path, holder) == expected, (path, holder)
+
+    def mark_pass(self, log=None) -> MarkPass:
+        state = self.state
+        return MarkPass(
+            state.folder,
+            state.scheduler,
+            state.shape,
+            self.directory,
+            self.removals,
+            state.gatherer,
+            log or state.writer,
+            load_all=state.loader.load_all,
+        )
+
+    async def settle(self) -> run.PassResult:
+        """A pass, and the retirement of what it has made needless, as if a checkpoint had followed."""
+        result = await self.mark_pass().run()
+        self.retire(result)
+        return result
+
+    def retire(self, result: run.PassResult) -> None:
+        self.retirement.passed(result.position)
+        self.counts["retired"] += self.retirement.retire(self.retirement.due)
+        self.counts["dropped"] += result.dropped
+        self.counts["cut"] += result.cut
+
+    async def settle_between(self, monkeypatch, call: Callable[[], Awaitable[None]]) -> run.PassResult:
+        """The same; at each of the pass's moments at which others may run, `call` runs."""
+
+        async def sleep(_: float) -> None:
+            await call()
+
+        async def sync() -> None:
+            await call()
+            await self.state.writer.sync()
+            await call()
+
+        async def to_thread(function, *arguments):
+            await call()
+            return function(*arguments)
+
+        with monkeypatch.context() as patched:
+            for module in (rows, run, sweep):
+                patched.setattr(module, "asyncio", SimpleNamespace(sleep=sleep, to_thread=to_thread))
+            result = await self.mark_pass(SimpleNamespace(sync=sync)).run()
+        self.retire(result)
+        return result
+
+    def masks(self) -> dict[int, int]:
+        """By root key the bits that are set, of all keys that have some."""
+        out: dict[int, int] = {}
+        for number in range(len(self.directory.partitions)):
+            for word0, word1 in self.directory.image(number).tolist():
+                if word0 & 0xFFFF:
+                    assert word1 >> 12 & 63 == 0
+                    out[word0 >> 16] = out.get(word0 >> 16, 0) | word0 & 0xFFFF
+        return out
+
+    async def live_masks(self) -> dict[int, int]:
+        """The same as it should be: the bits of all entries that diverge inside their window."""
+        await self.state.writer.sync()
+        reader = rows.RowReader(self.directory, self.state.shape)
+        await self.mark_pass()._read_log(reader, self.state.gatherer.highest)
+        out: dict[int, int] = {}
+        for row in reader.rows:
+            if row["d"]:
+                out[int(row["root_key"])] = out.get(int(row["root_key"]), 0) | 1 << int(row["d"]) // 4
+        return out
+
+
+def tokens(path: str) -> list[int]:
+    return list(path.encode())
+
+
+@asynccontextmanager
+async def marked(routing: str = "divergence", monkeypatch=None, folder=None, **options):
+    """With `monkeypatch` its directory has several partitions from the start."""
+    if monkeypatch is not None:
+        monkeypatch.setattr(DivergenceDirectory, "start_empty", start_divergence)
+        monkeypatch.setattr(PostingsDirectory, "start_empty", start_postings)
+    if routing == "sarp":
+        options["exact"] = True
+    async with memory_store(folder, routing=routing, **options) as store:
+        yield Marked(store)
+
+
+async def turn() -> None:
+    await asyncio.sleep(0)
