@@ -99,6 +99,7 @@ class Checkpointer:
         *,
         number: int,
         describe: Callable[[CheckpointHead], None],
+        published: Callable[[CheckpointHead], None],
     ) -> None:
         self._folder = folder
         self._scheduler = scheduler
@@ -108,6 +109,7 @@ class Checkpointer:
         self._gatherer = gatherer
         self._log = log
         self._describe = describe
+        self._published = published
         self._lock = asyncio.Lock()
         self.number = number
         self.position = 0
@@ -143,6 +145,7 @@ class Checkpointer:
             self.bytes_written += length
             self.position = start
             self._loader.places = places_by_range(self._directory, head.partitions)
+            self._published(head)
             try:
                 await self._scheduler.run_background(_remove_old, self._folder, number)
             except StorageError as error:

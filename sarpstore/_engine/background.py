@@ -11,6 +11,7 @@ from sarpstore import _format as fmt
 from sarpstore._checkpoint import Checkpointer, checkpoint_due
 from sarpstore._clock import monotonic_ms
 from sarpstore._engine.lifetimes import Lifetimes
+from sarpstore._engine.maintenance import Maintenance
 from sarpstore._engine.publish import publish_stats
 from sarpstore._errors import FailedError, SarpError
 from sarpstore._files import size_of
@@ -57,10 +58,12 @@ class Background:
         self.checkpoints = 0
         """Checkpoints published."""
         self.lifetimes = Lifetimes(options.ttl_s)
+        self.maintenance = None if state.log is None else Maintenance(state, self.checkpoint)
         self._tasks = self._reading_tasks(state)
-        if state.log is not None:
+        if self.maintenance is not None:
             self._tasks.append(self._start(self._checkpoint_when_due, "checkpoints"))
             self._tasks.append(self._start(self._publish_each_second, "statistics"))
+            self._tasks.append(self._start(self.maintenance.run, "maintenance"))
 
     def _make_checkpointer(self, state: State) -> Checkpointer:
         return Checkpointer(
@@ -73,6 +76,7 @@ class Background:
             state.writer,
             number=_last_number(state.folder),
             describe=state.describe,
+            published=state.published,
         )
 
     def _start(self, work: Callable[[], Coroutine[Any, Any, None]], what: str) -> asyncio.Task[None]:

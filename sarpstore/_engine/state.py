@@ -27,6 +27,7 @@ from sarpstore._log.header import Shape
 from sarpstore._log.pages import Pages
 from sarpstore._log.removals import Removals
 from sarpstore._log.writer import LogWriter
+from sarpstore._markpass import Retirement
 from sarpstore._recovery import Facts, Recovered, read_log_changes, recover
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class State:
     namespaces: dict[int, NamespaceEntry]
     removals: Removals
     moments: Moments
+    retirement: Retirement
     recovery_ms: float
     gathering: Gatherer | None = None
     log: LogWriter | None = None
@@ -77,8 +79,6 @@ class State:
     carried: Carried = field(default_factory=lambda: Carried())
     users: int = 0
     """Calls that are answered from this state now."""
-    passed: int = 0
-    """Where the last mark pass began: older markers kill nothing that is still in the directory."""
     closing: bool = False
     """`close` has begun: nothing more is written by others."""
     _retired: bool = False
@@ -111,9 +111,13 @@ class State:
         removals = self.removals
         head.namespaces = list(self.namespaces.values())
         # What a mark pass has made needless is needless for whoever begins with the images that follow.
-        head.markers, head.passed = removals.marker_rows(), self.passed
+        head.markers, head.passed = removals.marker_rows(), self.retirement.due
         head.epochs, head.counts = removals.epoch_rows(), removals.count_rows()
         head.moments = self.moments.rows()
+
+    def published(self, head: CheckpointHead) -> None:
+        """A checkpoint is published: what it has made needless goes."""
+        self.retirement.retire(head.passed)
 
     def counters(self) -> Carried:
         """The counters so far, those of earlier states included."""
@@ -323,6 +327,7 @@ async def _state_of(folder: Folder, scheduler: Scheduler, options: Options, foun
         found.facts.namespaces,
         found.facts.removals,
         _moments_of(found),
+        Retirement(found.facts.removals),
         0.0,
     )
 

@@ -40,7 +40,9 @@ class Store:
 
     def __init__(self, state: State, options: Options) -> None:
         self._core = Core(state, options)
-        self._background = Background(state, options, self.stats)
+        self._background = background = Background(state, options, self.stats)
+        if background.maintenance is not None:
+            self._core.room = background.maintenance.room
         self._closed = False
         self._refreshing = asyncio.Lock()
 
@@ -189,6 +191,7 @@ class Store:
         """Counters since the open, and sizes now."""
         core, state, background = self._core, self._core.state, self._background
         directory, log, counters = state.directory, state.log, state.counters()
+        maintenance = background.maintenance
         return Stats(
             blocks=directory.blocks,
             segments=directory.entries,
@@ -214,7 +217,7 @@ class Store:
             disk_bytes=0,
             bytes_max=core.options.bytes_max or 0,
             evicted=0,
-            mark_passes=0,
+            mark_passes=maintenance.mark_passes if maintenance else 0,
             compacted_files=0,
             copied_bytes=0,
             record_bytes=0,

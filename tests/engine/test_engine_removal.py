@@ -330,3 +330,18 @@ async def test_impossible_lifetimes(ttl_s):
             store.set_ttl(ttl_s)
         with pytest.raises(sarpstore.InputError, match="holder or a namespace"):
             store.set_ttl(5, holder=1, namespace=store.namespace("m"))
+
+
+async def test_more_removals_than_are_remembered_at_once():
+    async with memory_store(markers_max=64) as store:
+        namespace = store.namespace("m")
+        expected = {}
+        for n in range(40):
+            path = [n, *range(100)]
+            await namespace.insert(path, locations(len(path)))
+            await namespace.remove_ids(namespace.block_ids(path)[: 60 + n : -1])
+            expected[n] = 61 + n
+        assert store.stats().mark_passes > 0
+        assert store.stats().markers <= 64
+        for n, count in expected.items():
+            assert await blocks(namespace, [n, *range(100)]) == count

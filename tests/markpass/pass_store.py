@@ -76,7 +76,7 @@ class Marked:
         ids = self.spaces.block_ids(tokens(path))[-1:].tobytes()
         name_space = self.spaces._key.name_space
         position = await self._append(remove_record(holder, name_space, ids))
-        self.removals.mark(ffi.from_buffer("uint8_t[]", ids), 16, 1, holder, name_space, position)
+        self.removals.mark(ffi.from_buffer("uint8_t[]", ids), 1, holder, name_space, position)
         self.held -= {block for block in self.held if block[0] == holder and block[1].startswith(path)}
         self.counts["remove"] += 1
 

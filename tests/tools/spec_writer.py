@@ -1,7 +1,8 @@
 """Writes small stores from `format-spec/` alone, in the plainest Python: no engine code, and none of the reader's.
 
 `StoreWriter` is the byte level: files, records, commits, seals, checkpoints. `insert` is the divergence rule of log.md
-(d, dp, parent key, superseding) over a dict of owners. `spec_writer_sarp` builds stores with posting lists on it.
+(d, dp, parent key, superseding) over a dict of owners. `spec_writer_sarp` builds stores with posting lists on it,
+`spec_writer_removals` stores of version 1.1; this module writes version 1.0.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 PAGE = 4096
 UNIT = 64
 SEGMENT, NAMESPACE, COMMIT, SEAL, SUMMARY = 1, 4, 5, 7, 8
+REMOVALS = 1  # the incompatible feature of version 1.1
 MASK64 = (1 << 64) - 1
 LOCATIONS = json.dumps([["address", "<u8"], ["length", "<u4"], ["tier", "|u1"], ["flags", "|u1"]])
 
@@ -102,6 +104,11 @@ class Owner:
     bits: int = 0
     namespace: int = 0
     holder: int = 0
+    window: int = 0
+    before: bytes = bytes(16)
+    path: tuple[bytes, ...] = ()
+    born: int = 0
+    root_born: int = 0
 
 
 @dataclass
@@ -117,6 +124,7 @@ class StoreWriter:
     """Builds one store. `position` arguments and results are positions of log.md; `synced` is what commits will say."""
 
     routing = 0
+    minor, incompatible = 0, 0
 
     def __init__(self, path: Path, location_bytes: int = 14) -> None:
         self.path = path
@@ -153,7 +161,8 @@ class StoreWriter:
         self.file += 1
         self.slots[self.file] = self.file + 6
         self.commits, self.synced = number, max(self.synced, end)
-        rest = struct.pack("<HHQQQ16sQHHBBHQQQ", 1, 0, 0, 0, 0, self.uuid, self.file, self.file + 6, 16, 0,
+        versions = 1, self.minor, 0, 0, self.incompatible
+        rest = struct.pack("<HHQQQ16sQHHBBHQQQ", *versions, self.uuid, self.file, self.slots[self.file], 16, 0,
                            self.routing, self.location_bytes, number, end, self.sequence)  # fmt: skip
         rest += self.secret + struct.pack("<QII", 1_700_000_000_000, 0, len(self.locations)) + self.locations.encode()
         page = sealed(b"\x89SAL\r\n\x1a\n", rest.ljust(PAGE - 12, b"\0"))
@@ -256,10 +265,15 @@ class StoreWriter:
             missing = next((at for at, one in enumerate(piece) if (holder, namespace, one) not in self.owners), None)
             if missing is not None:
                 before = ids[64 * window - 1] if window else bytes(16)
-                positions.append(self._segment(piece, missing, window, before, namespace, holder))
+                owner = Owner(
+                    0, 0, 0, piece, 0, 0, 0, 0, 0, namespace, holder, window, before, tuple(ids[: 64 * window])
+                )
+                positions.append(self._insert(owner, missing))
         return positions
 
-    def _segment(self, piece: list[bytes], first: int, window: int, before: bytes, namespace: int, holder: int) -> int:
+    def _insert(self, owner: Owner, first: int) -> int:
+        """Enters what is held up to the offset `first` of its window."""
+        piece, window, before, namespace, holder = owner.ids, owner.window, owner.before, owner.namespace, owner.holder
         parent = self.owners[holder, namespace, before] if window else None
         left = self.owners[holder, namespace, piece[first - 1]] if first else None
         d, dp, supersedes = first, parent.d if parent else 0, 0
@@ -267,24 +281,37 @@ class StoreWriter:
             d, dp, supersedes = left.d, left.dp, left.position
         elif left:
             dp = left.d
-        body = b"".join(piece) + bytes(range(self.location_bytes)) * len(piece)
-        position = self.next_position(128 + len(body))
-        keys = [directory_key(self.secret, piece[at], namespace, holder) for at in (d, 0)]
-        parent_key = parent.key if parent else 0
-        owner = Owner(position, keys[0], keys[1], piece, d, dp, supersedes, parent_key, 0, namespace, holder)
-        fields = struct.pack("<IIQ16sQQQ", holder, window, namespace, before, position, parent_key, supersedes)
-        fields += self.header_tail(owner)
-        assert self.add(SEGMENT, fields, body, len(piece), d, dp, units=2, owner=owner) == position
-        if supersedes:
-            owner.bits = self.live.pop(supersedes).bits
-        self.live[position] = owner
+        owner.key, owner.root_key = (directory_key(self.secret, piece[at], namespace, holder) for at in (d, 0))
+        owner.d, owner.dp, owner.supersedes, owner.parent_key = d, dp, supersedes, parent.key if parent else 0
+        leads = left or parent
+        owner.root_born = leads.root_born if leads else 0
+        self.segment(owner)
         if d:
-            root = next(one for one in self.live.values() if one.key == keys[1] and one.d == 0)
+            root = next(one for one in self.live.values() if one.key == owner.root_key and one.d == 0)
             root.bits |= 1 << d // 4
-        for one in piece[d:]:
-            self.owners[holder, namespace, one] = owner
         self.entered(owner)
-        return position
+        return owner.position
+
+    def segment(self, owner: Owner, flags: int = 0) -> None:
+        """Writes a segment record, and enters it in place of what it supersedes."""
+        piece = owner.ids
+        body = b"".join(piece) + bytes(range(self.location_bytes)) * len(piece)
+        owner.position = self.next_position(128 + len(body))
+        born, root_born = self.times(owner)
+        fields = struct.pack("<IIQ16sQQQ", owner.holder, owner.window, owner.namespace, owner.before, born,
+                             owner.parent_key, owner.supersedes)  # fmt: skip
+        fields += self.header_tail(owner).ljust(8, b"\0") + struct.pack("<Q", root_born)
+        self.add(SEGMENT, fields, body, len(piece), owner.d, owner.dp, units=2, flags=flags, owner=owner)
+        if owner.supersedes:
+            owner.bits = self.live.pop(owner.supersedes).bits
+        self.live[owner.position] = owner
+        for one in piece[owner.d :]:
+            self.owners[owner.holder, owner.namespace, one] = owner
+
+    def times(self, owner: Owner) -> tuple[int, int]:
+        """Born and root born."""
+        owner.born = owner.position
+        return owner.born, 0
 
     def header_tail(self, owner: Owner) -> bytes:
         """What a segment header says behind `supersedes`."""
@@ -324,6 +351,10 @@ class StoreWriter:
         image = sealed(b"\x89SAI\r\n\x1a\n", rest + b"".join(entries))
         return image.ljust(-(-len(image) // PAGE) * PAGE, b"\0"), int.from_bytes(image[8:12], "little")
 
+    def tables(self) -> tuple[list[bytes], ...]:
+        """The rows of a head's markers, epochs, counts and moments."""
+        return [], [], [], []
+
     def checkpoint(self, number: int, start: tuple[int, int, int] | None = None, depth: int = 1,
                    change: dict[str, int] | None = None) -> None:  # fmt: skip
         """Images and a head of what is live now. `start` is (position, commit, next sequence), by default the end of
@@ -337,13 +368,16 @@ class StoreWriter:
         head = {"start": position, "synced": self.end, "commit": commit, "sequence": sequence, "entries": count,
                 "blocks": blocks, "partitions": len(rows), "slots": len(self.slots), "namespaces": len(self.names),
                 **(change or {})}  # fmt: skip
-        length = 192 + len(slots) + len(partitions) + len(names)
-        rest = struct.pack("<HHQQQ16sQQQQQQQQIIIIIB3x48x", 1, 0, 0, 0, 0, self.uuid, number, length, head["start"],
-                           head["synced"], head["commit"], head["sequence"], head["entries"], head["blocks"],
-                           head["partitions"], head["slots"], head["namespaces"], 0, 0, self.routing)  # fmt: skip
+        tables = self.tables()
+        removed = b"".join(row for table in tables for row in table)
+        length = 192 + len(slots) + len(partitions) + len(names) + len(removed)
+        rest = struct.pack("<HHQQQ16sQQQQQQQQIIIIIB3xII40x", 1, self.minor, 0, 0, self.incompatible, self.uuid, number,
+                           length, head["start"], head["synced"], head["commit"], head["sequence"], head["entries"],
+                           head["blocks"], head["partitions"], head["slots"], head["namespaces"], len(tables[0]),
+                           len(tables[1]), self.routing, len(tables[2]), len(tables[3]))  # fmt: skip
         if images:
             publish(self.path / f"{number:016x}.images", images)
-        head_bytes = sealed(b"\x89SAC\r\n\x1a\n", rest + slots + partitions + names)
+        head_bytes = sealed(b"\x89SAC\r\n\x1a\n", rest + slots + partitions + names + removed)
         publish(self.path / f"{number:016x}.checkpoint", head_bytes)
 
     def stats(self, values: dict[str, object], process: int | None = None, time_ms: int = 1_700_000_000_000) -> None:

@@ -22,6 +22,7 @@ from .specreader.describe import (
     partition_item,
     record_item,
     statistics_item,
+    table_items,
     text_block,
     text_line,
 )
@@ -80,7 +81,7 @@ class Wanted:
 @click.option("--entries", is_flag=True, help="Directory entries of the partition images, too.")
 @click.option("--type", "types", multiple=True, type=click.Choice(TYPE_NAMES[1:]), help="Records of this type only.")
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help="At most N records and entries.")
-@click.option("--ids", is_flag=True, help="Block ids, locations and changes of each record.")
+@click.option("--ids", is_flag=True, help="Block ids, locations, counts and changes of each record.")
 def dump(
     store: Path,
     as_json: bool,
@@ -229,6 +230,7 @@ def _head_items(folder: Folder, number: int) -> Iterator[Item]:
         yield {"kind": "partition", "file": name, **partition_item(row, head.routing)}
     for named in head.namespaces:
         yield {"kind": "namespace", "file": name, **namespace_item(named)}
+    yield from ({"kind": item["kind"], "file": name, **item} for item in table_items(head))
 
 
 def _routing_of(folder: Folder) -> int:

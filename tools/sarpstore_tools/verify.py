@@ -25,6 +25,7 @@ _TITLES: Final = {
     Severity.WARNING: "warnings: not as it should be, but no answer is wrong for it",
     Severity.TORN_TAIL: "torn tail (no fault): what a crash left behind the last accepted commit",
     Severity.VOID: "void (no fault): a later log file says that the log ended before it",
+    Severity.REMOVED: "removed (no fault): what removals leave in a checkpoint, or take from it",
 }
 
 
@@ -35,8 +36,9 @@ _TITLES: Final = {
 def verify(store: Path, as_json: bool, quick: bool) -> None:
     """Check every byte of STORE and say what is wrong, as FILE:OFFSET (in bytes), code and meaning.
 
-    Works while a writer has the store open. Changes nothing. Exit status: 0 clean (torn tails and void regions are
-    clean), 1 faults, 2 not a store.
+    Works while a writer has the store open. Changes nothing. Where blocks may have been removed, a checkpoint may hold
+    less than the log says, never more. Exit status: 0 clean (torn tails, void regions and removed entries are clean),
+    1 faults, 2 not a store.
     """
     try:
         report = verify_store(store, compare=not quick)

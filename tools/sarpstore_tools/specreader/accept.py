@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -14,17 +15,21 @@ from .runs import Run, cut_at, find_runs
 from .structures import LOG_START, PAGE, Head, LogHeader, place, position, shown
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from .faults import Faults
     from .files import LogFile
+    from .keys import U64
 
 UNKNOWN: Final = -1  # the number of the last commit where damage has taken its record
 
 
-@dataclass(slots=True)
+@dataclass
 class Log:
     """The accepted log. `rows` are its records in order of position; `boundaries` maps the end of each accepted
     commit, and the beginning of each file, to the number of the last commit before, or to `UNKNOWN`; `synced` is
-    recovery.md's S. `damaged_files` are those with damage that was accepted around; `broken` says where (positions)."""
+    recovery.md's S. `damaged_files` are those with damage that was accepted around; `broken` says where (positions).
+    `removals` says that the store has that feature: something may have been removed, and files deleted."""
 
     files: list[LogFile]
     rows: Rows
@@ -36,6 +41,8 @@ class Log:
     damaged_files: frozenset[int] = field(default_factory=frozenset)
     broken: tuple[tuple[int, int], ...] = ()
     retired: frozenset[int] = field(default_factory=frozenset)
+    removals: bool = False
+    newest: Head | None = None
     _by_number: dict[int, LogFile] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -47,6 +54,34 @@ class Log:
 
     def file(self, number: int) -> LogFile | None:
         return self._by_number.get(number)
+
+    def is_gone(self, number: int) -> bool:
+        """Whether a file that is not there may have been deleted in order (recovery.md, section 2); number 0 is that of
+        a slot which stands for no file."""
+        if number in self._by_number:
+            return False
+        return number in self.retired or (self.removals and number not in self._needed)
+
+    @cached_property
+    def _needed(self) -> frozenset[int]:
+        """The files that the log or its newest checkpoint cannot do without, but for those that were retired."""
+        named = {place(file.header.previous_end)[0] for file in self.files if file.header}
+        if self.newest is not None:
+            start = place(self.newest.start)[0]
+            named = {number for number in named if number >= start} | set(self.newest.slots["file"].tolist())
+        return frozenset(named | {place(self.synced)[0]}) - {0}
+
+    def are_gone(self, positions: U64) -> NDArray[np.bool_]:
+        """For which of these positions the file may have been deleted in order."""
+        numbers, which = np.unique(positions >> np.uint64(24), return_inverse=True)
+        gone = np.array([self.is_gone(number) for number in numbers.tolist()], dtype=np.bool_)
+        return np.asarray(gone[which], dtype=np.bool_)
+
+    @property
+    def shortened(self) -> bool:
+        """Whether files have been deleted in order, so that the log does not say all that it once said."""
+        befores = [file.header.previous_end for file in self.files if file.header]
+        return any(before and self.is_gone(place(before)[0]) for before in befores)
 
     def rows_of(self, number: int) -> Rows:
         low, high = np.searchsorted(
@@ -77,7 +112,8 @@ def accept(files: list[LogFile], heads: list[Head], faults: Faults) -> Log:
     synced = max((head.synced for head in heads), default=0)
     for one in walked:
         synced = max(synced, one.header.previous_end, _commits_synced(one, faults))
-    return _Acceptance(files, walked, synced, newest, faults).log()
+    removals = any(one.header.removals for one in walked) or any(head.removals for head in heads)
+    return _Acceptance(files, walked, synced, newest, removals, faults).log()
 
 
 def _walked(file: LogFile, header: LogHeader, newest: Head | None, faults: Faults) -> _Walked:
@@ -117,12 +153,19 @@ class _Acceptance:
     """
 
     def __init__(
-        self, files: list[LogFile], walked: list[_Walked], synced: int, newest: Head | None, faults: Faults
+        self,
+        files: list[LogFile],
+        walked: list[_Walked],
+        synced: int,
+        newest: Head | None,
+        removals: bool,
+        faults: Faults,
     ) -> None:
         self._files = files
         self._walked = walked
         self._synced = synced
         self._newest = newest
+        self._removals = removals
         self._faults = faults
         self._last = walked[0].header.previous_commit if walked else 0
         self._unsure = False
@@ -143,20 +186,29 @@ class _Acceptance:
                 self._unsure = True
                 self._damaged.add(file.number)
                 continue
-            self._unsure |= 0 < place(one.header.previous_end)[0] not in self._usable
+            self._follow(one.header)
             self._boundaries[position(file.number, LOG_START)] = UNKNOWN if self._unsure else self._last
             self._take_file(one)
         rows = np.concatenate(self._taken)
         retired = frozenset(rows["words"][rows["type"] == RETIRE_FILE][:, 1].tolist())
         log = Log(self._files, rows, self._boundaries, self._synced, self._end, retired=retired)
+        log.removals, log.newest = self._removals, self._newest
         log.bytes_checked = sum(min(one.file.end, one.file.size) for one in self._walked)
-        self._check_presence(retired)
+        self._check_presence(log)
         log.damaged, log.damaged_files, log.broken = (
             bool(self._damaged),
             frozenset(self._damaged),
             tuple(self._broken),
         )
         return log
+
+    def _follow(self, header: LogHeader) -> None:
+        """What the file before says of the last commit; where that file was deleted, this one's header does."""
+        before = place(header.previous_end)[0]
+        if self._removals and before and all(before != file.number for file in self._files):
+            self._last, self._unsure = header.previous_commit, False
+        else:
+            self._unsure |= 0 < before not in self._usable
 
     def _take_file(self, one: _Walked) -> None:
         file = one.file
@@ -285,16 +337,16 @@ class _Acceptance:
             meaning = f"names commit {header.previous_commit}, ending at {shown(end)}; none does"
             self._faults.corruption(one.file.name, 72, "previous-commit", meaning)
 
-    def _check_presence(self, retired: frozenset[int]) -> None:
-        """Files that the log needs and that are neither there nor retired; the synced position must be reached."""
+    def _check_presence(self, log: Log) -> None:
+        """Files that the log needs and that are neither there nor deleted; the synced position must be reached."""
         present = {file.number for file in self._files}
         for one in self._walked:
             needed = place(one.header.previous_end)[0]
-            if needed and needed not in present | retired:
+            if needed and needed not in present and not log.is_gone(needed):
                 present.add(needed)
                 self._missing(needed, f"{one.file.name} says that the log goes on from here")
         number, offset = place(self._synced)
-        if number and number not in present | retired:
+        if number and number not in present and not log.is_gone(number):
             self._missing(number, "the log was synced into it")
         elif self._walked and number == self._walked[-1].file.number and self._synced > self._end:
             meaning = f"the log ends here, it was synced up to {offset}"

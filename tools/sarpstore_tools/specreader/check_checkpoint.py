@@ -9,7 +9,8 @@ import numpy as np
 
 from .accept import UNKNOWN
 from .check_records import named_namespaces
-from .checked import DIFFERENCES_MAX, HEAD_BYTES, Checked, ImageRules, is_whole_state
+from .check_tables import check_tables
+from .checked import DIFFERENCES_MAX, HEAD_BYTES, Checked, ImageRules
 from .faults import DamagedError, Faults
 from .folder import Folder, head_name, images_name, log_name, open_regular, read_at, read_whole
 from .image_keys import KeyImages
@@ -30,9 +31,13 @@ from .structures import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from .accept import Log
     from .changes import Changes
+    from .checked import Difference
     from .log import Rows
+    from .removed import Removed
 
 
 def read_heads(folder: Folder, faults: Faults) -> list[Head]:
@@ -54,7 +59,13 @@ def read_heads(folder: Folder, faults: Faults) -> list[Head]:
 
 
 def check_heads(
-    folder: Folder, heads: list[Head], log: Log, changes: Changes | None, faults: Faults, compare: bool
+    folder: Folder,
+    heads: list[Head],
+    log: Log,
+    changes: Changes | None,
+    removed: Removed,
+    faults: Faults,
+    compare: bool,
 ) -> int:
     """Checks every head and its images, the newest against the log too; returns the bytes of images checked.
 
@@ -68,6 +79,7 @@ def check_heads(
             rules = _rules(head, log, changes)
             one = _checked(head, rules)
             _check_head(one, log, faults)
+            check_tables(one, log, removed, faults)
             rules.cover(one, faults)
             _check_partitions(one, rules, images, faults)
             checked.append(one)
@@ -76,9 +88,9 @@ def check_heads(
     newest = checked[-1] if checked else None
     if newest and newest.head.routing == (0 if changes is None else SARP):
         rules = _rules(newest.head, log, changes)
-        rules.check_entries(newest, log, faults)
-        if compare and newest.whole and is_whole_state(log):
-            _compare(newest, rules, faults)
+        rules.check_entries(newest, log, removed, faults)
+        if compare and newest.whole and not log.damaged and log.header:
+            _compare(newest, rules, log, removed, faults)
     return sum(one.bytes_checked for one in checked)
 
 
@@ -164,18 +176,33 @@ def _check_slots(one: Checked, log: Log, faults: Faults) -> None:
         faults.corruption(one.name, HEAD_BYTES, "slot", "a slot or a file is in the slot table twice")
     for number, slot in names:
         file = log.file(number)
-        if file is None and number not in log.retired:
+        if file is None and not _may_lack(one, log, number):
             meaning = f"file is missing and was not retired: {one.name} names it"
             faults.corruption(log_name(number), 0, "missing", meaning)
         elif slot == SLOT_NONE or (file and file.header and file.header.slot != slot):
             faults.corruption(
                 one.name, HEAD_BYTES, "slot", f"slot {slot} for {log_name(number)}, whose header says otherwise"
             )
+    _check_slots_given(one, log, faults)
     # Files that begin behind the synced position may have been made later.
     known = {number for number, _ in names}
     for file in log.files:
         if file.header and file.number <= place(head.synced)[0] and file.number not in known:
             faults.corruption(one.name, HEAD_BYTES, "slot", f"{file.name}, which existed, is not in the slot table")
+
+
+def _may_lack(one: Checked, log: Log, number: int) -> bool:
+    """Whether a file that a head names may be missing: deleted in order, or since an older head was published."""
+    return log.is_gone(number) or (log.removals and log.newest is not None and one.head.number != log.newest.number)
+
+
+def _check_slots_given(one: Checked, log: Log, faults: Faults) -> None:
+    """A slot is used again only when no kept head names it."""
+    named = {int(row["slot"]): int(row["file"]) for row in one.head.slots}
+    for file in log.files:
+        if file.header and named.get(file.header.slot, file.number) != file.number:
+            meaning = f"slot {file.header.slot} is that of {file.name}, the head gives it to another file"
+            faults.corruption(one.name, HEAD_BYTES, "slot", meaning)
 
 
 def _check_namespaces(one: Checked, log: Log, faults: Faults) -> None:
@@ -191,7 +218,7 @@ def _check_namespaces(one: Checked, log: Log, faults: Faults) -> None:
         elif number in in_head and in_head[number] != named:
             add(one.name, at, "namespace", f"namespace {number:016x} differs from its record at {shown(where)}")
     for number in in_head.keys() - in_log.keys():
-        if not log.retired:
+        if not log.shortened:
             add(one.name, at, "namespace", f"namespace {number:016x} has no record in the log")
 
 
@@ -253,9 +280,17 @@ def _image_problems(one: Checked, rules: ImageRules, index: int, image: Image, r
     return [(f"image-{code}", meaning) for good, code, meaning in problems if not good]
 
 
-def _compare(one: Checked, rules: ImageRules, faults: Faults) -> None:
-    """Head and replay must give the directory that the log alone gives."""
-    for count, (key, where, meaning) in enumerate(rules.differences(one)):
+def _compare(one: Checked, rules: ImageRules, log: Log, removed: Removed, faults: Faults) -> None:
+    """Head and replay must give the directory that the log alone gives; less, where something may have been removed."""
+    found: Iterable[Difference] = ()
+    if log.removals:
+        found, lacking = rules.excess(one, log, removed)
+        if lacking:
+            meaning = f"{lacking} entries that the log alone gives are not in the checkpoint: they were removed"
+            faults.removed(one.name, 0, "lacking", meaning)
+    elif not (log.retired or (log.header and log.header.previous_commit)):
+        found = rules.differences(one)
+    for count, (key, where, meaning) in enumerate(found):
         if count == DIFFERENCES_MAX:
             faults.corruption(one.name, 0, "state", "more entries differ")
             return

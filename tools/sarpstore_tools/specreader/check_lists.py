@@ -9,8 +9,8 @@ import numpy as np
 
 from .changes import ADD, DROP
 from .lists import Lists
-from .log import COMMIT, POSTINGS, SEGMENT, Rows
-from .points import OFFSETS, POINTS, may_have, successor
+from .log import COMMIT, POSTINGS, SEGMENT, Rows, copies
+from .points import OFFSETS, POINTS, cut_filters, may_have, successor
 from .reporting import find, report
 from .structures import shown
 
@@ -36,12 +36,14 @@ def check_lists(log: Log, changes: Changes | None, faults: Faults) -> None:
     if changes is None:
         _other_routing(log, segments, faults)
         return
-    _points(segments, faults)
+    _points(log, segments, faults)
     _placement(log, faults)
     _changes(log, changes, faults)
     lists = Lists()
     lists.replay(changes.all)
-    for check in (_unposted, _unfollowed, _states, _leftovers):
+    # What is removed leaves its lists without a word in the log (removal.md, section 6): then replay has it in lists
+    # whose successors, states and superseding records do not know of it.
+    for check in (_unposted,) if log.removals else (_unposted, _unfollowed, _states, _leftovers):
         for position, meaning in islice(check(lists, changes), _LIST_FAULTS_MAX):
             report(faults, _row(log, position), "list", meaning, warning=log.damaged or check is _leftovers)
 
@@ -58,18 +60,21 @@ def _other_routing(log: Log, segments: Rows, faults: Faults) -> None:
         report(faults, row, "points", "points or old n, which only stores with routing sarp have", warning=True)
 
 
-def _points(segments: Rows, faults: Faults) -> None:
+def _points(log: Log, segments: Rows, faults: Faults) -> None:
     """What the segment records say of themselves, and of the n of those that they supersede."""
     n, old_n, points = segments["n"], segments["old_n"], segments["points"]
     old = find(segments, segments["supersedes"])
     differs = np.zeros(len(segments), dtype=np.bool_)
     if len(segments):
-        differs = (old >= 0) & (segments["n"][old] != old_n)
+        before, same = segments["n"][old], copies(segments)
+        cut = log.removals & (old_n < before) & (old_n > segments["d"])
+        differs = (old >= 0) & (before != old_n) & ~cut & ~same
     rules = [
         (points & 1 == 0, "points", "it is not posted at point 0"),
         (points & ~_REACHED[n] != 0, "points", "it is posted at points behind its last block"),
         ((old_n == 0) != (segments["supersedes"] == 0), "old-n", "old n does not go with what it supersedes"),
         (old_n > n, "old-n", "old n is more than n"),
+        (copies(segments) & (old_n != n), "old-n", "old n is not its own n, and it is a copy"),
         (differs, "old-n", "old n is not the n of the record that it supersedes"),
     ]
     for broken, code, meaning in rules:
@@ -102,12 +107,11 @@ def _changes(log: Log, changes: Changes, faults: Faults) -> None:
     posting = rows["position"] != 0
     found = find(changes.segments, rows["position"])
     known = posting & (found >= 0)
-    retired = np.isin(rows["position"] >> np.uint64(24), np.array(sorted(log.retired), dtype=np.uint64))
-    lost = posting & (found < 0) & ~retired
+    lost = posting & (found < 0) & ~log.are_gone(rows["position"])
     rules = [
         *_field_rules(rows, posting),
         *_state_rules(rows, ~posting),
-        *((known & broken, meaning) for broken, meaning in _record_rules(changes, rows, found)),
+        *((known & broken, meaning) for broken, meaning in _record_rules(changes, rows, found, log.removals)),
     ]
     for broken, meaning in rules:
         _report_changes(log, rows[broken], meaning, faults, warning=False)
@@ -150,16 +154,21 @@ def _impossible(points: NDArray[np.uint8], flags: NDArray[np.uint64]) -> NDArray
     return np.array([pair not in lawful for pair in pairs], dtype=np.bool_)
 
 
-def _record_rules(changes: Changes, rows: Rows, found: NDArray[np.int64]) -> Rules:
-    """Only what is known of an accepted record counts: elsewhere `found` is -1, and what this says means nothing."""
+def _record_rules(changes: Changes, rows: Rows, found: NDArray[np.int64], removals: bool) -> Rules:
+    """Only what is known of an accepted record counts: elsewhere `found` is -1, and what this says means nothing.
+
+    What a removal has cut has a lower n, and a filter that ends with it.
+    """
     if not len(changes.segments):
         return []
     records, facts, points = changes.segments[found], changes.facts[found], rows["point"].astype(np.int64)
     each = np.arange(len(rows))
+    other_n = records["n"] < rows["n"] if removals else records["n"] != rows["n"]
+    filters = cut_filters(facts["filters"][each, points], points, rows["n"])
     return [
-        ((records["n"] != rows["n"]) | (records["d"] != rows["d"]), "has not the n and d of its record"),
+        (other_n | (records["d"] != rows["d"]), "has not the n and d of its record"),
         (facts["keys"][each, points] != rows["key"], "has not the key that follows from its record's ids"),
-        (facts["filters"][each, points] != rows["filter"], "has not the filter that follows from its record's ids"),
+        (filters != rows["filter"], "has not the filter that follows from its record's ids"),
     ]
 
 

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from .check_births import check_births
 from .check_lists import check_lists
+from .check_removals import check_removals
 from .check_summary import check_summary
 from .faults import DamagedError, Faults
 from .folder import read_at
-from .log import COMMIT, NAMESPACE, SEAL, SEGMENT, SUMMARY, Rows, holders, namespaces, offset_of, windows
-from .reporting import find, report
+from .log import COMMIT, NAMESPACE, SEAL, SUMMARY, Rows, copies, namespaces, offset_of, windows
+from .reporting import block_ids, bytes_of, find, links, report
 from .structures import PAGE, Namespace, place, position, shown
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from .accept import Log
     from .changes import Changes
     from .files import LogFile
+    from .removed import Removed
 
 _SUMMARY_ENTRY_BYTES: Final = 32
 _SUMMARY_HEADER: Final = 64
@@ -29,15 +32,18 @@ MARK: Final = 1
 CLOSED: Final = 2
 
 
-def check_records(log: Log, changes: Changes | None, faults: Faults) -> None:
+def check_records(log: Log, changes: Changes | None, removed: Removed, faults: Faults) -> None:
     """All checks of the log's records; `changes` are those of posting lists, None but under `sarp`."""
     _sequences(log, faults)
-    segments = log.rows[log.rows["type"] == SEGMENT]
+    segments = removed.segments
     _plain_rules(segments, faults)
-    _supersedes(log, segments, faults)
-    _chains(segments, faults)
-    # The search of `sarp` may miss what is held; it is inserted again (postings.md, section 2).
-    if not log.damaged and changes is None:
+    _supersedes(log, removed, faults)
+    check_births(log, segments, faults)
+    check_removals(log, segments, faults)
+    if not log.shortened:
+        _chains(segments, faults)
+    # The search of `sarp` may miss what is held; it is inserted again (postings.md, section 2). So is what was removed.
+    if not (log.damaged or log.removals) and changes is None:
         _introduced_once(segments, faults)
     _namespaces(log, segments, faults)
     _synced_ends(log, faults)
@@ -101,19 +107,15 @@ def _plain_rules(segments: Rows, faults: Faults) -> None:
         (first & (segments["d"] == 0) & (segments["dp"] != 0), "dp", "dp is not 0 at the beginning of window 0"),
         ((segments["d"] > 0) & (segments["dp"] >= segments["d"]), "dp", "dp is not before d"),
         (segments["parent_key"] >> np.uint64(48) != 0, "parent", "the parent key has more than 48 bits"),
-        (
-            (segments["born"] == 0) | (segments["born"] > segments["position"]),
-            "born",
-            "born is none or behind the record",
-        ),
     ]
     for broken, code, meaning in rules:
         for row in segments[broken]:
             report(faults, row, code, meaning)
 
 
-def _supersedes(log: Log, segments: Rows, faults: Faults) -> None:
-    """A record that replaces another stands behind it, has its d and begins with its ids."""
+def _supersedes(log: Log, removed: Removed, faults: Faults) -> None:
+    """A record that replaces another stands behind it, has its d and begins with its ids, but for what was cut off."""
+    segments = removed.segments
     newer = segments[segments["supersedes"] != 0]
     found = find(segments, newer["supersedes"])
     for row, at in zip(newer, found.tolist(), strict=True):
@@ -121,47 +123,42 @@ def _supersedes(log: Log, segments: Rows, faults: Faults) -> None:
         if target >= int(row["position"]):
             report(faults, row, "supersedes", f"supersedes {shown(target)}, which is not before it")
         elif at < 0:
-            if place(target)[0] not in log.retired:
+            if not log.is_gone(place(target)[0]):
                 meaning = f"supersedes {shown(target)}, where no accepted segment record is"
                 report(faults, row, "supersedes", meaning, warning=log.damaged)
         else:
-            meaning = _not_a_prefix(log, segments[at], row)
+            meaning = _cannot_replace(log, removed, segments[at], row)
             if not meaning and segments[at]["sequence"] >= row["sequence"]:
                 meaning = "whose sequence number is not lower"
             if meaning:
                 report(faults, row, "supersedes", f"supersedes {shown(target)}, {meaning}")
 
 
-def _not_a_prefix(log: Log, old: Any, new: Any) -> str:
+def _cannot_replace(log: Log, removed: Removed, old: Any, new: Any) -> str:
     """Why `new` cannot replace `old`; empty if it can."""
     if old["d"] != new["d"]:
         return f"whose d is {int(old['d'])}, not {int(new['d'])}"
     if (old["words"] != new["words"]).any():
         return "which is of another holder, window, namespace or prefix"
+    if copies(new):
+        return ""  # its blocks are looked at where copies are
+    ours, theirs = block_ids(log, old), block_ids(log, new)
+    common = next((at for at, one in enumerate(ours) if theirs[at : at + 1] != [one]), len(ours))
+    if common == len(ours) or removed.may_have_cut(old, ours, common, new):
+        return ""
     if old["n"] > new["n"]:
         return f"which has more blocks ({int(old['n'])}, not {int(new['n'])})"
-    size = 16 * int(old["n"])
-    if _bytes_of(log, old, 128, size) != _bytes_of(log, new, 128, size):
-        return "whose block ids are not a prefix of its own"
-    return ""
-
-
-def _bytes_of(log: Log, row: Any, at: int, size: int) -> bytes:
-    file = log.file(int(row["position"]) >> 24)
-    try:
-        return read_at(file.descriptor, size, offset_of(row) + at) if file else b""
-    except DamagedError:
-        return b""  # reported where the file was walked
+    return "whose block ids are not a prefix of its own"
 
 
 def _chains(segments: Rows, faults: Faults) -> None:
     """Windows hang together: prefix ids, parent keys, and the owner that a diverging record left."""
     whole = segments[segments["n"] == _WINDOW]
     ends: dict[tuple[int, ...], set[tuple[int, int]]] = {}
-    for link, key, d in zip(_links(whole, "last", 1), whole["key"].tolist(), whole["d"].tolist(), strict=True):
+    for link, key, d in zip(links(whole, "last", 1), whole["key"].tolist(), whole["d"].tolist(), strict=True):
         ends.setdefault(link, set()).add((key, d))
     later = segments[windows(segments) > 0]
-    for row, link in zip(later, _links(later, "words", 0), strict=True):
+    for row, link in zip(later, links(later, "words", 0), strict=True):
         owners = ends.get(link)
         if owners is None:
             report(
@@ -192,13 +189,6 @@ def _is_parent(row: Any, key: int, d: int) -> bool:
     return bool(row["parent_key"] == key and (row["d"] > 0 or row["dp"] == d))
 
 
-def _links(rows: Rows, ids: str, ahead: int) -> Iterator[tuple[int, ...]]:
-    """(holder, namespace, window that follows, id before it) a row."""
-    low, high = (rows[ids][:, -2].tolist(), rows[ids][:, -1].tolist())
-    window = [number + ahead for number in windows(rows).tolist()]
-    return zip(holders(rows).tolist(), namespaces(rows).tolist(), window, low, high, strict=True)
-
-
 def parse_namespace(record: bytes) -> Namespace:
     """A namespace record's content; its lengths have been verified."""
     key_bytes, name, adapter, number = struct.unpack_from("<IHHQ", record, 32)
@@ -208,7 +198,7 @@ def parse_namespace(record: bytes) -> Namespace:
 def named_namespaces(log: Log) -> Iterator[tuple[Any, Namespace]]:
     """The accepted namespace records, in order of position, with what they say."""
     for row in log.rows[log.rows["type"] == NAMESPACE]:
-        data = _bytes_of(log, row, 0, int(row["length"]))
+        data = bytes_of(log, row, 0, int(row["length"]))
         if len(data) == int(row["length"]):
             yield row, parse_namespace(data)
 
@@ -231,7 +221,7 @@ def _namespaces(log: Log, segments: Rows, faults: Faults) -> None:
         if number not in known:
             report(faults, row, "namespace", f"namespace {number:016x} has no record", warning=log.damaged)
             continue
-        if known[number][0] > int(row["sequence"]):
+        if known[number][0] > int(row["sequence"]) and not log.shortened:
             report(faults, row, "namespace", f"stands before the record of its namespace {number:016x}")
 
 

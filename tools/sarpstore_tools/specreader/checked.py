@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from .log import CLEAR_HOLDER, REMOVE, Rows
 from .structures import SLOT, UNIT, Head, entry_type, partition_type, shown
 
 if TYPE_CHECKING:
@@ -18,10 +17,15 @@ if TYPE_CHECKING:
 
     from .accept import Log
     from .faults import Faults
+    from .log import Rows
+    from .removed import Removed
     from .structures import Image
 
 HEAD_BYTES: Final = 192
 DIFFERENCES_MAX: Final = 100  # reported of one checkpoint; a wrong image differs everywhere
+
+Difference = tuple[int, int, str]
+"""Key, position (0 of what names no record) and meaning."""
 
 Problem = tuple[bool, str, str]
 """Whether it is as it should be, the code's end, and what to say if it is not."""
@@ -75,20 +79,18 @@ class ImageRules(Protocol):
         """What a partition's image and entries must be like."""
         ...
 
-    def check_entries(self, one: Checked, log: Log, faults: Faults) -> None:
+    def check_entries(self, one: Checked, log: Log, removed: Removed, faults: Faults) -> None:
         """Every entry of the newest checkpoint names an accepted record, before its synced position, and agrees."""
         ...
 
-    def differences(self, one: Checked) -> Iterator[tuple[int, int, str]]:
-        """Where the images with the log's tail differ from the log alone: key, position and meaning."""
+    def differences(self, one: Checked) -> Iterator[Difference]:
+        """Where the images with the log's tail differ from the log alone."""
         ...
 
-
-def is_whole_state(log: Log) -> bool:
-    """Whether the log alone says all, and nothing that version 1.0 does not define."""
-    first = log.header
-    incomplete = log.damaged or log.retired or first is None or first.previous_commit
-    return not incomplete and not np.isin(log.rows["type"], (REMOVE, CLEAR_HOLDER)).any()
+    def excess(self, one: Checked, log: Log, removed: Removed) -> tuple[list[Difference], int]:
+        """Where removals take entries without a word: what the images with the log's tail have that the log alone does
+        not give, and how many entries they lack."""
+        ...
 
 
 @dataclass(slots=True)
@@ -107,14 +109,18 @@ def named_records(entries: Rows, segments: Rows) -> Named:
     return Named(entries, at, segments["position"][at] == entries["position"])
 
 
+def other_n(entries: Rows, records: Rows, log: Log) -> NDArray[np.bool_]:
+    """Whose n is not their record's, nor what a removal may have left of it."""
+    return entries["n"] > records["n"] if log.removals else entries["n"] != records["n"]
+
+
 def report_entries(
     one: Checked, log: Log, indexes: Any, named: Named, differs: NDArray[np.bool_], what: str, faults: Faults
 ) -> None:
     """Entries that name no record, one that is behind the checkpoint, or one that says otherwise (`differs`)."""
     entries = named.entries
-    retired = np.isin(entries["position"] >> np.uint64(24), np.array(sorted(log.retired), dtype=np.uint64))
     behind = entries["position"] >= np.uint64(one.head.synced)
-    lost = ~named.found & ~retired & ~behind
+    lost = ~named.found & ~log.are_gone(entries["position"]) & ~behind
     for broken, code, meaning in (
         (behind, "entry-behind", "names a record behind the checkpoint's synced position"),
         (named.found & differs, "entry-differs", f"differs from its record in {what}"),
@@ -125,3 +131,10 @@ def report_entries(
             name, offset = one.origin(int(indexes[index]))
             where = shown(int(entries["position"][index]))
             add(name, offset, code, f"entry {int(entries['key'][index]):012x} {meaning}: {where} (named by {one.name})")
+
+
+def note_dead(one: Checked, named: Named, removed: Removed, faults: Faults) -> None:
+    """Whoever meets an entry whose record is dead may delete it: until then it is there."""
+    dead = int(np.isin(named.entries["position"], removed.dead["position"]).sum())
+    if dead:
+        faults.removed(one.name, 0, "dead", f"{dead} entries name records that are dead")

@@ -13,6 +13,8 @@ from .describe_lists import change_items, list_partition_item, points_of, postin
 from .log import (
     CLEAR_HOLDER,
     COMMIT,
+    COUNT,
+    FLAG_COPY,
     NAMESPACE,
     POSTINGS,
     PROBLEMS,
@@ -25,29 +27,35 @@ from .log import (
     TYPE_NAMES,
     offset_of,
 )
+from .removed import parse_counts
 from .structures import HASHES, ROUTINGS, SARP, Head, Image, LogHeader, Namespace, Statistics, location_bytes, shown
 
 Item = dict[str, Any]
 
 _POSITIONS: Final = frozenset(
-    {"born", "supersedes", "synced", "effect", "first_page", "previous_end", "start", "record"}
+    {"born", "root_born", "supersedes", "synced", "effect", "first_page", "previous_end", "start", "record", "position"}
 )
 _QUOTED: Final = frozenset({"name", "adapter", "meaning", "problem", "locations"})
 # What a line of text leaves out: it is shown elsewhere on it, or says nothing while it has this value.
 _ELSEWHERE: Final = frozenset(
-    {"kind", "file", "offset", "type", "length", "checksum", "prefix_id", "parent_key", "ids", "locations", "changes"}
+    {
+        *("kind", "file", "offset", "type", "length", "checksum", "prefix_id", "parent_key"),
+        *("ids", "locations", "counted", "changes"),
+    }
 )
 _SHORT: Final = {"sequence": "seq", "namespace": "ns"}
 _SAYS_NOTHING: Final[dict[str, Any]] = {
     "flags": 0,
     "supersedes": 0,
     "old_n": 0,
-    "holder": 0,
     "commit_flags": [],
     "adapter": "",
     "mask": 0,
     "recency": 0,
     "placeholder": False,
+    "copy": False,
+    "introduces": False,
+    "root_born": 0,
 }
 _JOINED: Final = frozenset({"commit_flags", "points", "state"})
 _COMMIT_FLAGS: Final = ((1, "mark"), (2, "closed"))
@@ -94,9 +102,12 @@ def record_item(row: Any, data: bytes, header: LogHeader, ids: bool) -> Item:
 def _fields(kind: int, words: list[int], data: bytes, n: int, ids: bool) -> Item:
     """The fields of a record that is not a segment; `words` are the u64 from offset 32 on."""
     low, high = words[0] & 0xFFFFFFFF, words[0] >> 32
-    if kind in (REMOVE, CLEAR_HOLDER):
-        item: Item = {"holder": low, "namespace": f"{words[1]:016x}", "effect": words[2]}
-        return item | {"ids": _ids(data[64:], n)} if ids and kind == REMOVE else item
+    if kind == REMOVE:
+        item: Item = {"holder": low, "namespace": f"{words[1]:016x}", "effect": words[2], "entries": n}
+        return item | {"ids": _ids(data[64:], n)} if ids else item
+    if kind == COUNT:
+        item = {"holder": low, "namespace": f"{words[1]:016x}", "entries": n}
+        return item | _counts(data) if ids else item
     if kind == NAMESPACE:
         name = high & 0xFFFF
         return namespace_item(Namespace(words[1], low, data[64 : 64 + name], data[64 + name :]))
@@ -105,6 +116,7 @@ def _fields(kind: int, words: list[int], data: bytes, n: int, ids: bool) -> Item
         checksum = words[1] & 0xFFFFFFFF
         return {"pages": low, "records": high, "checksum": checksum, "synced": words[2], "commit_flags": flags}
     bare: dict[int, Item] = {
+        CLEAR_HOLDER: {"holder": low, "effect": words[2], "introduces": words[2] == 0},
         RETIRE_FILE: {"retired_file": words[1]},
         SEAL: {"summaries": low, "entries": high, "first_page": words[1]},
         SUMMARY: {"entries": n},
@@ -118,7 +130,8 @@ def _segment_item(row: Any, data: bytes, header: LogHeader, ids: bool) -> Item:
     item: Item = {name: int(row[name]) for name in ("n", "d", "dp")}
     item |= {"holder": holder, "window": window, "namespace": f"{namespace:016x}", "prefix_id": prefix.hex()}
     item |= {"key": f"{int(row['key']):012x}", "parent_key": f"{int(row['parent_key']):012x}"}
-    item |= {"born": int(row["born"]), "supersedes": int(row["supersedes"])}
+    item |= {name: int(row[name]) for name in ("born", "root_born", "supersedes")}
+    item["copy"] = bool(row["flags"] & FLAG_COPY)
     if header.options.routing == SARP:
         item |= {"points": points_of(int(row["points"])), "old_n": int(row["old_n"])}
     if ids:
@@ -130,6 +143,11 @@ def _segment_item(row: Any, data: bytes, header: LogHeader, ids: bool) -> Item:
 
 def _ids(data: bytes, count: int) -> list[str]:
     return [data[16 * at : 16 * at + 16].hex() for at in range(count)]
+
+
+def _counts(data: bytes) -> Item:
+    pairs = parse_counts(data)
+    return {"ids": [one.hex() for one, _ in pairs], "counted": [count for _, count in pairs]}
 
 
 def _locations(data: bytes, header: LogHeader) -> list[Any]:
@@ -154,12 +172,25 @@ def namespace_item(named: Namespace) -> Item:
 
 
 def head_item(head: Head) -> Item:
-    names = ("number", "length", "start", "synced", "commit", "sequence", "entries", "blocks", "markers", "epochs")
+    names = ("number", "length", "start", "synced", "commit", "sequence", "entries", "blocks")
     item: Item = {"version": f"{head.major}.{head.minor}", "features": list(head.features), "uuid": head.uuid.hex()}
     item |= {name: getattr(head, name) for name in names}
     item["routing"] = ROUTINGS[head.routing] if head.routing < len(ROUTINGS) else head.routing
-    item |= {"slots": len(head.slots), "partitions": len(head.partitions), "namespaces": len(head.namespaces)}
-    return item
+    tables = ("slots", "partitions", "namespaces", "markers", "epochs", "counts", "moments")
+    return item | {name: len(getattr(head, name)) for name in tables}
+
+
+def table_items(head: Head) -> list[Item]:
+    """The rows of a head's tables of removals."""
+    items: list[Item] = []
+    for kind, rows, value in (("marker", head.markers, "position"), ("count", head.counts, "count")):
+        columns = (rows[name].tolist() for name in ("holder", "namespace", "id", value))
+        for holder, namespace, one, said in zip(*columns, strict=True):
+            block = {"holder": holder, "namespace": f"{namespace:016x}", "id": one.hex()}
+            items.append({"kind": kind, **block, value: said})
+    items += [{"kind": "epoch", "holder": holder, "position": position} for holder, _, position in head.epochs.tolist()]
+    items += [{"kind": "moment", "position": position, "time_ms": time} for position, time in head.moments.tolist()]
+    return items
 
 
 def partition_item(row: Any, routing: int) -> Item:
@@ -216,7 +247,7 @@ def text_line(item: Item) -> str:
     kind = item.get("type", item["kind"])
     where = f"{_short(item['file'])}:{item['offset']}" if "offset" in item else ""
     line = f"{where:<14}  {kind:<9}  {'  '.join(_line_fields(item))}".rstrip()
-    ids, locations = item.get("ids", ()), item.get("locations", ())
+    ids, locations = item.get("ids", ()), item.get("locations", item.get("counted", ()))
     rows = [f"{'':<16}{at:>4}  {one}  {_of(locations, at)}".rstrip() for at, one in enumerate(ids)]
     rows += [f"{'':<16}{at:>4}  {_change_text(change)}" for at, change in enumerate(item.get("changes", ()))]
     return "\n".join([line, *rows])
@@ -235,11 +266,22 @@ def _line_fields(item: Item, but: str = "") -> list[str]:
     for name, value in item.items():
         if name in _ELSEWHERE or name == but or (name in _SAYS_NOTHING and value == _SAYS_NOTHING[name]):
             continue
-        if name == "born" and value == _own_position(item):
+        if _goes_without_saying(name, value, item):
             continue
         label = _SHORT.get(name, name)
         fields.append(label if value is True else f"{label} {_shown(name, value)}")
     return fields
+
+
+def _goes_without_saying(name: str, value: Any, item: Item) -> bool:
+    """Whether another field of the line, or its place, says this too."""
+    if name == "born":
+        return bool(value == _own_position(item))
+    if name == "holder":  # 0 is the holder of who names none, but for who is cleared
+        return value == 0 and item.get("type") != "clear-holder" and item["kind"] != "epoch"
+    if name == "root_born":
+        return bool(value == item["born"])
+    return name == "flags" and value == FLAG_COPY and item.get("copy") is True
 
 
 def _short(file: str) -> str:
@@ -265,6 +307,8 @@ def _shown(name: str, value: Any) -> str:
         return shown(value)
     if name in ("created_ms", "time_ms"):
         return f"{value}  ({_utc(value)})"
+    if name == "retired_file":
+        return f"{value:x}.log"
     if name in _JOINED:
         return ",".join(map(str, value))
     if isinstance(value, (list, dict)):

@@ -1,4 +1,4 @@
-"""What an inspection finds: faults, and notes on what is lawful but worth saying (torn tails, void regions)."""
+"""What an inspection finds: faults, and notes on what is lawful but worth saying (torn tails, void, the removed)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How bad a finding is. The last two are notes: what a crash lawfully leaves behind (recovery.md, section 2)."""
+    """How bad a finding is. The last three are notes: what crashes (recovery.md, section 2) and removals (removal.md)
+    lawfully leave behind."""
 
     CORRUPTION = "corruption"
     WARNING = "warning"
     TORN_TAIL = "torn tail"
     VOID = "void"
+    REMOVED = "removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class Fault:
 
     @property
     def is_note(self) -> bool:
-        return self.severity in (Severity.TORN_TAIL, Severity.VOID)
+        return self.severity in (Severity.TORN_TAIL, Severity.VOID, Severity.REMOVED)
 
 
 class Faults:
@@ -47,6 +49,9 @@ class Faults:
 
     def void(self, file: str, offset: int, meaning: str) -> None:
         self.found.append(Fault(Severity.VOID, file, offset, "void", meaning))
+
+    def removed(self, file: str, offset: int, code: str, meaning: str) -> None:
+        self.found.append(Fault(Severity.REMOVED, file, offset, code, meaning))
 
 
 class DamagedError(Exception):

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from .checked import Checked, Problem, named_records, report_entries
-from .log import SEGMENT, Rows
-from .state import Directory, differences, placed_entries
+from .checked import Checked, Difference, Problem, named_records, note_dead, other_n, report_entries
+from .state import Directory, differences, excess, maskless, placed_entries
 from .structures import KEY_BITS, REFERENCE_NONE
 
 if TYPE_CHECKING:
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
 
     from .accept import Log
     from .faults import Faults
+    from .log import Rows
+    from .removed import Removed
     from .structures import Image
 
 _KEYS: Final = 1 << KEY_BITS
@@ -75,24 +76,36 @@ class KeyImages:
             (_distinct(held), "entry", "two entries with the same key and reference"),
         ]
 
-    def check_entries(self, one: Checked, log: Log, faults: Faults) -> None:
-        segments = log.rows[log.rows["type"] == SEGMENT]
+    def check_entries(self, one: Checked, log: Log, removed: Removed, faults: Faults) -> None:
+        segments = removed.segments
         indexes = np.nonzero(one.placed["placeholder"] == 0)[0]
         named = named_records(one.placed[indexes], segments)
         differs = np.zeros(len(indexes), dtype=np.bool_)
         if len(segments):
             records = segments[named.at]
-            differs = np.any([records[name] != named.entries[name] for name in ("key", "n", "d", "dp")], axis=0)
+            differs = np.any([records[name] != named.entries[name] for name in ("key", "d", "dp")], axis=0)
+            differs |= other_n(named.entries, records, log)
         report_entries(one, log, indexes, named, differs, "key, n, d or dp", faults)
+        note_dead(one, named, removed, faults)
 
-    def differences(self, one: Checked) -> Iterator[tuple[int, int, str]]:
+    def _replayed(self, one: Checked) -> tuple[Directory, Directory]:
         log_alone, with_head = Directory(), Directory()
         log_alone.replay(self._rows)
         with_head.load(one.placed)
         with_head.replay(self._rows[self._rows["position"] >= np.uint64(one.head.start)])
-        yield from differences(log_alone, with_head)
+        return log_alone, with_head
+
+    def differences(self, one: Checked) -> Iterator[Difference]:
+        yield from differences(*self._replayed(one))
+
+    def excess(self, one: Checked, log: Log, removed: Removed) -> tuple[list[Difference], int]:
+        log_alone, with_head = self._replayed(one)
+        found, lacking = excess(log_alone, with_head)
+        alive = removed.segments[removed.left > removed.segments["d"]]
+        return [one for one in found if not log.is_gone(one[1] >> 24)] + list(maskless(with_head, alive)), lacking
 
 
 def _distinct(held: Rows) -> bool:
+    held = held[held["position"] >> np.uint64(24) != 0]  # a slot that stands for no file has no position
     pairs = np.stack([held["key"], held["position"]], axis=1)
     return len(np.unique(pairs, axis=0)) == len(pairs)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .checked import Checked, Problem, named_records, report_entries
-from .lists import Lists, list_differences, placed_postings
-from .points import OFFSETS, may_have
+from .checked import Checked, Difference, Problem, named_records, note_dead, other_n, report_entries
+from .lists import Lists, list_differences, list_excess, placed_postings
+from .points import OFFSETS, cut_filters, may_have
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .changes import Changes
     from .faults import Faults
     from .log import Rows
+    from .removed import Removed
     from .structures import Image
 
 Place = tuple[int, int, int]
@@ -77,7 +78,7 @@ class ListImages:
             (possible, "entry", "a state that no list at its point can have"),
         ]
 
-    def check_entries(self, one: Checked, log: Log, faults: Faults) -> None:
+    def check_entries(self, one: Checked, log: Log, removed: Removed, faults: Faults) -> None:
         assert self._changes
         segments, facts = self._changes.segments, self._changes.facts
         indexes = np.nonzero(one.placed["state"] == 0)[0]
@@ -86,20 +87,29 @@ class ListImages:
         differs = np.zeros(len(indexes), dtype=np.bool_)
         if len(segments):
             own, each, points = facts[named.at], np.arange(len(entries)), entries["point"].astype(np.int64)
-            differs = (own["keys"][each, points] != entries["key"]) | (
-                own["filters"][each, points] != entries["filter"]
-            )
-            differs |= (segments["n"][named.at] != entries["n"]) | (segments["d"][named.at] != entries["d"])
+            filters = cut_filters(own["filters"][each, points], points, entries["n"])
+            differs = (own["keys"][each, points] != entries["key"]) | (filters != entries["filter"])
+            differs |= other_n(entries, segments[named.at], log) | (segments["d"][named.at] != entries["d"])
         report_entries(one, log, indexes, named, differs, "key, filter, n or d", faults)
+        note_dead(one, named, removed, faults)
 
-    def differences(self, one: Checked) -> Iterator[tuple[int, int, str]]:
+    def _replayed(self, one: Checked) -> tuple[Lists, Lists]:
         log_alone, with_head = Lists(), Lists()
         assert self._changes
         changes = self._changes.all
         log_alone.replay(changes)
         with_head.load(one.placed)
         with_head.replay(changes[changes["place"] >= np.uint64(one.head.start)])
-        yield from list_differences(log_alone, with_head)
+        return log_alone, with_head
+
+    def differences(self, one: Checked) -> Iterator[Difference]:
+        yield from list_differences(*self._replayed(one))
+
+    def excess(self, one: Checked, log: Log, removed: Removed) -> tuple[list[Difference], int]:  # noqa: ARG002
+        found, lacking = list_excess(*self._replayed(one))
+        if log.shortened:  # the records that made the states may be in files that were deleted
+            found = [difference for difference in found if difference[1]]
+        return [one for one in found if not (one[1] and log.is_gone(one[1] >> 24))], lacking
 
 
 def _low(row: Any) -> Place:

@@ -134,5 +134,31 @@ def list_differences(log_alone: Lists, with_head: Lists) -> Iterator[tuple[int, 
             yield key, 0, f"the log has the state {said[0]}, the checkpoint {said[1]}"
 
 
+def list_excess(log_alone: Lists, with_head: Lists) -> tuple[list[tuple[int, int, str]], int]:
+    """What the second directory has and the first has not, or not with so many blocks; and how many postings it lacks.
+
+    A posting is known by its key, record and point here: one that a removal has cut has another filter.
+    """
+    ours, theirs = _by_place(log_alone), _by_place(with_head)
+    found = [
+        (key, position, f"the checkpoint has n {n}, d {d}, point {point}: not in the log")
+        for (key, position, point), (n, d) in theirs.items()
+        if n > ours.get((key, position, point), (0, d))[0] or d != ours[key, position, point][1]
+    ]
+    for key, (point, flags) in with_head.states.items():
+        before = log_alone.states.get(key, (point, 0))
+        if before[0] != point or flags & ~before[1]:
+            found.append((key, 0, f"the checkpoint has the state point {point}, flags {flags}: not in the log"))
+    return found, len(ours.keys() - theirs.keys())
+
+
+def _by_place(lists: Lists) -> dict[tuple[int, int, int], tuple[int, int]]:
+    """n and d by key, position and point; of two that differ in what was cut, the longer."""
+    out: dict[tuple[int, int, int], tuple[int, int]] = {}
+    for key, _, position, (n, d, point) in lists.entries():
+        out[key, position, point] = max((n, d), out.get((key, position, point), (0, 0)))
+    return out
+
+
 def _said(element: Element, said: Said) -> str:
     return f"n {said[0]}, d {said[1]}, point {said[2]}, filter {element[0]:016x} of {shown(element[1])}"

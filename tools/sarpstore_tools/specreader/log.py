@@ -34,11 +34,13 @@ SEAL: Final = 7
 SUMMARY: Final = 8
 CHUNK_PAYLOAD: Final = 9
 POSTINGS: Final = 10
+COUNT: Final = 11
 TYPE_NAMES: Final = (
     *("free", "segment", "remove", "clear-holder", "namespace", "commit"),
-    *("retire-file", "seal", "summary", "chunk payload", "postings"),
+    *("retire-file", "seal", "summary", "chunk payload", "postings", "count"),
 )
 FLAG_IGNORABLE: Final = 1
+FLAG_COPY: Final = 2  # of segments: compaction moved the record that this one supersedes
 
 SOUND: Final = 0
 BAD_BODY: Final = 1
@@ -59,7 +61,7 @@ _PAGE_UNITS: Final = PAGE // UNIT
 FACTS: Final = np.dtype(
     [
         *(("position", "<u8"), ("sequence", "<u8"), ("commit", "<u8"), ("words", "<u8", (4,))),
-        *(("born", "<u8"), ("parent_key", "<u8"), ("supersedes", "<u8")),
+        *(("born", "<u8"), ("root_born", "<u8"), ("parent_key", "<u8"), ("supersedes", "<u8")),
         *(("key", "<u8"), ("root_key", "<u8"), ("left_key", "<u8"), ("last", "<u8", (2,))),
         *(("header_crc", "<u4"), ("length", "<u2"), ("type", "u1"), ("flags", "u1"), ("n", "u1"), ("d", "u1")),
         *(("dp", "u1"), ("units", "u1"), ("problem", "u1"), ("unclean", "u1"), ("points", "u1"), ("old_n", "u1")),
@@ -99,6 +101,11 @@ def offset_of(row: Any) -> int:
 
 def holders(rows: Rows) -> U64:
     return np.asarray(rows["words"][:, 0] & np.uint64(0xFFFFFFFF), dtype=np.uint64)
+
+
+def copies(rows: Rows) -> NDArray[np.bool_]:
+    """Which segment records are copies."""
+    return np.asarray(rows["flags"] & FLAG_COPY != 0, dtype=np.bool_)
 
 
 def windows(rows: Rows) -> U64:
@@ -193,7 +200,7 @@ class _Walker:
         bodies, rows["unclean"] = self._bodies(units, crcs, index, rows, offset)
         sound = bodies == _u32(heads, 4)
         lawful = _lawful(rows, self._location_bytes)
-        unknown = (rows["type"] > POSTINGS) & (rows["flags"] & FLAG_IGNORABLE == 0)
+        unknown = (rows["type"] > COUNT) & (rows["flags"] & FLAG_IGNORABLE == 0)
         rows["problem"] = np.where(unknown, UNKNOWN_TYPE, np.where(~sound, BAD_BODY, np.where(lawful, SOUND, BAD_RULE)))
         self._segment_facts(units, index, rows)
         return rows
@@ -223,6 +230,7 @@ class _Walker:
         chosen["supersedes"] = words[base + 10]
         chosen["points"] = words[base + 11] & np.uint64(0xFF)
         chosen["old_n"] = words[base + 11] >> np.uint64(8) & np.uint64(0xFF)
+        chosen["root_born"] = words[base + 12]
         ids, n, d = base + 16, chosen["n"].astype(np.int64), chosen["d"].astype(np.int64)
         last = ids + 2 * (n - 1)
         chosen["last"][:, 0], chosen["last"][:, 1] = words[last], words[last + 1]
@@ -265,13 +273,14 @@ def _lawful(rows: Rows, location_bytes: int) -> NDArray[np.bool_]:
     )
     scheme = (texts & np.uint64(0xFFFFFFFF)).astype(np.int64)
     segment = (n >= 1) & (n <= 64) & (d < n) & (rows["dp"] <= 63) & (length == 128 + n * (16 + location_bytes))
-    lawful = (kind > POSTINGS) | (rows["units"] == np.where(kind == SEGMENT, 2, 1))
+    lawful = (kind > COUNT) | (rows["units"] == np.where(kind == SEGMENT, 2, 1))
     rules = [
         (SEGMENT, segment),
         (REMOVE, (n >= 1) & (n <= 252) & (length == 64 + 16 * n)),
         (NAMESPACE, (length == 64 + text_bytes) & (scheme >= 1) & (scheme <= 64)),
         (SUMMARY, (n >= 1) & (n <= 126) & (length == 64 + 32 * n)),
         (POSTINGS, (n >= 1) & (n <= 126) & (length == 64 + 32 * n)),
+        (COUNT, (n >= 1) & (n <= 168) & (length == 64 + 24 * n)),
     ]
     rules.extend((bare, length == 64) for bare in (CLEAR_HOLDER, COMMIT, RETIRE_FILE, SEAL))
     for name, rule in rules:

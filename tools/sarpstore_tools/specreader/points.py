@@ -15,6 +15,8 @@ from .structures import UNIT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from .accept import Log
     from .crc import Integers
     from .files import LogFile
@@ -67,12 +69,17 @@ def point_facts(log: Log, segments: Rows) -> Rows:
     out["position"] = segments["position"]
     if log.header is None:
         return out
-    for file in log.files:
-        low, high = _of_file(segments, file.number)
-        for first, last in _pieces(segments["position"][low:high]):
-            some = slice(low + first, low + last)
-            _fill(out[some], segments[some], file, log.header.secret)
+    for file, some in pieces(log, segments):
+        _fill(out[some], segments[some], file, log.header.secret)
     return out
+
+
+def pieces(log: Log, rows: Rows) -> Iterator[tuple[LogFile, slice]]:
+    """Ranges of records, which ascend by position, that lie near enough to each other in a file to be read at once."""
+    for file in log.files:
+        low, high = _of_file(rows, file.number)
+        for first, last in _near(rows["position"][low:high]):
+            yield file, slice(low + first, low + last)
 
 
 def _of_file(rows: Rows, number: int) -> tuple[int, int]:
@@ -81,8 +88,8 @@ def _of_file(rows: Rows, number: int) -> tuple[int, int]:
     return low, high
 
 
-def _pieces(positions: U64) -> Iterator[tuple[int, int]]:
-    """Ranges of indexes of records that lie near enough to each other to be read at once."""
+def _near(positions: U64) -> Iterator[tuple[int, int]]:
+    """Ranges of indexes of records that lie near enough to each other."""
     first = 0
     while first < len(positions):
         end = positions[first] + np.uint64(_READ_BYTES // UNIT)
@@ -92,14 +99,7 @@ def _pieces(positions: U64) -> Iterator[tuple[int, int]]:
 
 
 def _fill(out: Rows, segments: Rows, file: LogFile, secret: tuple[int, int]) -> None:
-    places = (segments["position"] & np.uint64(0xFFFFFF)).astype(np.int64) * UNIT
-    start, size = int(places[0]), int(places[-1] - places[0]) + _SEGMENT_BYTES_MAX
-    try:
-        data = read_at(file.descriptor, size, start)
-    except DamagedError:
-        data = b""  # reported where the file was walked
-    words = np.frombuffer(data.ljust(size, b"\0"), dtype="<u8")
-    ids = (places - start + _IDS_AT) // 8
+    words, ids = id_words(file, segments)
     n, old_n = segments["n"].astype(np.int64), segments["old_n"].astype(np.int64)
     namespace, holder = namespaces(segments), holders(segments)
     for point, offset in enumerate(OFFSETS):
@@ -109,6 +109,18 @@ def _fill(out: Rows, segments: Rows, file: LogFile, secret: tuple[int, int]) -> 
     marks = _fingerprints(words, ids, n, secret[1])
     out["filters"] = _filters(marks)
     out["old_filters"] = _filters(marks * (_region_ends() < old_n[:, None]))
+
+
+def id_words(file: LogFile, segments: Rows) -> tuple[U64, Integers]:
+    """The u64 of a piece of a file, and the indexes of the segment records' first ids in them."""
+    places = (segments["position"] & np.uint64(0xFFFFFF)).astype(np.int64) * UNIT
+    start, size = int(places[0]), int(places[-1] - places[0]) + _SEGMENT_BYTES_MAX
+    try:
+        data = read_at(file.descriptor, size, start)
+    except DamagedError:
+        data = b""  # reported where the file was walked
+    words = np.frombuffer(data.ljust(size, b"\0"), dtype="<u8")
+    return words, (places - start + _IDS_AT) // 8
 
 
 def _region_ends() -> Integers:
@@ -132,3 +144,21 @@ def _filters(marks: U64) -> U64:
         for region in range(offset // 2, min(offset // 2 + 8, _REGIONS)):
             out[:, point] |= marks[:, region] << np.uint64(56 - 8 * (region - offset // 2))
     return out
+
+
+def _cut_masks() -> U64:
+    """(8, 65): of each point the bytes of a filter that are left when a sequence is cut to so many blocks."""
+    out = np.zeros((POINTS, _WINDOW + 1), dtype=np.uint64)
+    for point, offset in enumerate(OFFSETS[:_LAST]):
+        for n in range(_WINDOW + 1):
+            whole = [0xFF if offset + 2 * at + 1 < n else 0 for at in range(8)]
+            out[point, n] = int.from_bytes(bytes(whole), "big")
+    return out
+
+
+_CUT_MASKS: Final = _cut_masks()
+
+
+def cut_filters(filters: U64, points: Integers, n: NDArray[np.uint8]) -> U64:
+    """Filters at these points, as they are when their sequences are cut to n blocks."""
+    return np.asarray(filters & _CUT_MASKS[points, np.minimum(n, _WINDOW)], dtype=np.uint64)

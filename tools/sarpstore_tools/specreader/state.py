@@ -10,7 +10,7 @@ import numpy as np
 from .log import SEGMENT, Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -140,6 +140,40 @@ def differences(log_alone: Directory, with_head: Directory) -> Iterable[tuple[in
             if identity[2] == 0 and missing:
                 yield key, identity[0], f"mask bits {missing:#x} are missing in the checkpoint"
     yield from _missing_placeholders(log_alone, with_head)
+
+
+def excess(log_alone: Directory, with_head: Directory) -> tuple[list[tuple[int, int, str]], int]:
+    """Entries of the second directory that the first has not, or not with so many blocks; and how many it lacks."""
+    ours, theirs = _by_place(log_alone), _by_place(with_head)
+    found = []
+    for (key, position), entry in theirs.items():
+        whole = ours.get((key, position))
+        if whole is None or entry.n > whole.n or (entry.d, entry.dp) != (whole.d, whole.dp):
+            meaning = f"the checkpoint has n {entry.n}, d {entry.d}, dp {entry.dp}: not in the log"
+            found.append((key, position, meaning))
+    return found, len(ours.keys() - theirs.keys())
+
+
+def _by_place(directory: Directory) -> dict[tuple[int, int], Entry]:
+    return {(key, entry.position): entry for key, bucket in directory.entries.items() for entry in bucket}
+
+
+def maskless(directory: Directory, segments: Rows) -> Iterator[tuple[int, int, str]]:
+    """Entries, of these records, that no mask of their window's root says to be there."""
+    root_keys = dict(zip(segments["position"].tolist(), segments["root_key"].tolist(), strict=True))
+    for (key, position), entry in _by_place(directory).items():
+        root = root_keys.get(position)
+        if entry.d == 0 or root is None:
+            continue
+        mask = directory.placeholders.get(root, 0)
+        for other in directory.entries.get(root, ()):
+            mask |= other.mask if other.d == 0 else 0
+        if not mask >> entry.d // 4 & 1:
+            yield (
+                key,
+                position,
+                f"mask bit {entry.d // 4} of its window's root {root:012x} is missing in the checkpoint",
+            )
 
 
 def _missing_placeholders(log_alone: Directory, with_head: Directory) -> Iterable[tuple[int, int, str]]:

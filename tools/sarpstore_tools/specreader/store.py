@@ -7,8 +7,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from .accept import Log, accept
 from .changes import Changes
 from .check_checkpoint import check_heads, read_heads
@@ -16,7 +14,7 @@ from .check_records import check_records
 from .faults import DamagedError, Fault, Faults
 from .files import close_logs, open_logs
 from .folder import Folder, list_folder, read_whole, signature
-from .log import SEGMENT
+from .removed import Removed
 from .structures import SARP, Head, parse_statistics
 
 if TYPE_CHECKING:
@@ -82,21 +80,20 @@ def _verify_once(path: Path, compare: bool) -> Report:
     try:
         log = accept(files, _own_heads(heads, files), faults)
         changes = Changes(log) if log.header and log.header.options.routing == SARP else None
-        check_records(log, changes, faults)
-        image_bytes = check_heads(folder, heads, log, changes, faults, compare)
+        removed = Removed(log)
+        check_records(log, changes, removed, faults)
+        image_bytes = check_heads(folder, heads, log, changes, removed, faults, compare)
     finally:
         close_logs(files)
     stats_bytes = _check_stats(folder, log, faults)
     head_bytes = sum(head.length for head in heads)
-    segments = log.rows[log.rows["type"] == SEGMENT]
-    current = segments[~np.isin(segments["position"], segments["supersedes"])]
     return Report(
         [fault for fault in faults.found if not fault.is_note],
         [fault for fault in faults.found if fault.is_note],
         len(folder.logs) + len(folder.images) + len(folder.heads) + folder.has_stats,
         len(log.rows),
-        len(segments),
-        int((current["n"].astype(np.int64) - current["d"]).sum()),
+        len(removed.segments),
+        removed.blocks,
         log.bytes_checked + image_bytes + head_bytes + stats_bytes,
         log.synced,
         False,

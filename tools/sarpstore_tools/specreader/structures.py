@@ -31,6 +31,7 @@ KEY_BITS: Final = 48
 REFERENCE_NONE: Final = (1 << 40) - 1
 SLOT_NONE: Final = 65_535
 FILE_NUMBER_END: Final = 1 << 40
+FEATURE_REMOVALS: Final = 1  # bit 0 of the incompatible features: records may be removed, copied, their files retired
 
 HASHES: Final = ("sha256", "mmh3")
 ROUTINGS: Final = ("divergence", "sarp")
@@ -42,7 +43,7 @@ MAGIC_IMAGE: Final = b"\x89SAI\r\n\x1a\n"
 MAGIC_STATS: Final = b"\x89SAS\r\n\x1a\n"
 
 _HEADER: Final = struct.Struct("<8sIHHQQQ16sQHHBBHQQQQQQII")
-_HEAD: Final = struct.Struct("<8sIHHQQQ16sQQQQQQQQIIIIIB")
+_HEAD: Final = struct.Struct("<8sIHHQQQ16sQQQQQQQQIIIIIB3xII")
 _HEAD_BYTES: Final = 192
 _IMAGE: Final = struct.Struct("<8sIHBB16sQQIIQ")
 _STATS: Final = struct.Struct("<8sIHH16sIIQ")
@@ -71,6 +72,13 @@ LIST_PARTITION: Final = np.dtype(
     ]
 )
 POSTING: Final = np.dtype([("word0", "<u8"), ("word1", "<u8"), ("filter", "<u8")])
+# The tables of removals in a head.
+MARKER: Final = np.dtype(
+    [("id", "V16"), ("namespace", "<u8"), ("position", "<u8"), ("holder", "<u4"), ("reserved", "<u4")]
+)
+EPOCH: Final = np.dtype([("holder", "<u4"), ("reserved", "<u4"), ("position", "<u8")])
+COUNTED: Final = np.dtype([("id", "V16"), ("namespace", "<u8"), ("holder", "<u4"), ("count", "<u4")])
+MOMENT: Final = np.dtype([("position", "<u8"), ("time_ms", "<u8")])
 
 
 def partition_type(routing: int) -> np.dtype[np.void]:
@@ -137,6 +145,10 @@ class LogHeader:
         low, high = struct.unpack("<QQ", self.options.secret)
         return low, high
 
+    @property
+    def removals(self) -> bool:
+        return has_removals(self.features)
+
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
@@ -168,8 +180,14 @@ class Head:
     slots: NDArray[np.void]
     partitions: NDArray[np.void]
     namespaces: tuple[Namespace, ...]
-    markers: int
-    epochs: int
+    markers: NDArray[np.void]
+    epochs: NDArray[np.void]
+    counts: NDArray[np.void]
+    moments: NDArray[np.void]
+
+    @property
+    def removals(self) -> bool:
+        return has_removals(self.features)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +226,17 @@ def _sealed(data: bytes, magic: bytes, what: str) -> None:
         raise DamagedError("checksum", f"{what} does not have its checksum")
 
 
+def has_removals(features: tuple[int, int, int]) -> bool:
+    """Whether a file's masks (compatible, read-only compatible, incompatible) have the bit of version 1.1."""
+    return bool(features[2] & FEATURE_REMOVALS)
+
+
 def _understood(what: str, major: int, incompatible: int) -> None:
     if major != MAJOR:
         raise DamagedError("version", f"{what} is of major version {major}, this reader knows {MAJOR}")
-    if incompatible:
-        raise DamagedError("features", f"{what} needs unknown incompatible features {incompatible:#x}")
+    unknown = incompatible & ~FEATURE_REMOVALS
+    if unknown:
+        raise DamagedError("features", f"{what} needs unknown incompatible features {unknown:#x}")
 
 
 def parse_header(data: bytes) -> LogHeader:
@@ -270,7 +294,9 @@ def parse_head(data: bytes) -> Head:
     _understood(what, field[2], field[6])
     if field[9] != len(data):
         raise DamagedError("length", f"{what} says it has {field[9]} bytes, the file has {len(data)}")
-    partitions, slots, namespaces, markers, epochs, routing = field[16:22]
+    partitions, slots, namespaces, markers, epochs, routing, counts, moments = field[16:24]
+    if not has_removals(field[4:7]):
+        counts = moments = 0  # reserved in version 1.0
     kind = partition_type(routing)
     at = _HEAD_BYTES
     if at + slots * SLOT.itemsize + partitions * kind.itemsize > len(data):
@@ -280,12 +306,19 @@ def parse_head(data: bytes) -> Head:
     partition_rows = np.frombuffer(data, dtype=kind, count=partitions, offset=at)
     at += partitions * kind.itemsize
     named, at = _head_namespaces(data, at, namespaces)
-    if at + markers * 40 + epochs * 16 != len(data):
-        raise DamagedError("length", f"{what}'s tables end at {at + markers * 40 + epochs * 16}, not at {len(data)}")
+    sizes = ((MARKER, markers), (EPOCH, epochs), (COUNTED, counts), (MOMENT, moments))
+    end = at + sum(row.itemsize * count for row, count in sizes)
+    if end != len(data):
+        raise DamagedError("length", f"{what}'s tables end at {end}, not at {len(data)}")
+    tables: list[NDArray[np.void]] = []
+    for row, count in sizes:
+        tables.append(np.frombuffer(data, dtype=row, count=count, offset=at))
+        at += row.itemsize * count
     return Head(
         *(field[2], field[3], field[4:7], field[7], field[8], field[9]),
         *(field[10], field[11], field[12], field[13], field[14], field[15], routing),
-        *(slot_rows, partition_rows, named, markers, epochs),
+        *(slot_rows, partition_rows, named),
+        *tables,
     )
 
 
