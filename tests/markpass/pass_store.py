@@ -1,11 +1,10 @@
-"""A store whose removals are made by hand, with what it must hold beside it, and passes with calls at chosen moments.
+"""A store with what it must hold beside it, and mark passes with calls at chosen moments.
 
 A path is a string, one letter a block. Blocks are (holder, path up to there).
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -16,9 +15,6 @@ from store_helpers import locations, memory_store
 
 from sarpstore import _format as fmt
 from sarpstore._directory import DivergenceDirectory, PostingsDirectory
-from sarpstore._kernel import PARTITION_DTYPE, POSTING_PARTITION_DTYPE, ffi
-from sarpstore._log.commits import clear_record, remove_record
-from sarpstore._log.removals import Removals
 from sarpstore._markpass import MarkPass, Retirement, rows, run, sweep
 
 if TYPE_CHECKING:
@@ -45,19 +41,15 @@ def start_postings(directory: PostingsDirectory) -> None:
         directory.load_empty(number)
 
 
-assert PARTITION_DTYPE != POSTING_PARTITION_DTYPE
-
-
 class Marked:
-    """The store, its removals, and the blocks that it must hold."""
+    """The store, and the blocks that it must hold."""
 
     def __init__(self, store) -> None:
         self.store = store
         self.state = store._core.state
         self.directory = self.state.directory
         self.spaces = store.namespace("m")
-        self.removals = Removals(10_000, 100, 100)
-        self.directory.base.c.removals = self.removals.c
+        self.removals = self.state.removals
         self.retirement = Retirement(self.removals)
         self.held: set[tuple[int, str]] = set()
         self.paths: dict[str, None] = {}
@@ -73,23 +65,14 @@ class Marked:
 
     async def remove(self, path: str, holder: int = 0) -> None:
         """Remove the last block of a path, and what follows it."""
-        ids = self.spaces.block_ids(tokens(path))[-1:].tobytes()
-        name_space = self.spaces._key.name_space
-        position = await self._append(remove_record(holder, name_space, ids))
-        self.removals.mark(ffi.from_buffer("uint8_t[]", ids), 1, holder, name_space, position)
+        await self.spaces.remove_ids(self.spaces.block_ids(tokens(path))[-1:], holder=holder)
         self.held -= {block for block in self.held if block[0] == holder and block[1].startswith(path)}
         self.counts["remove"] += 1
 
     async def clear(self, holder: int) -> None:
-        self.removals.clear(holder, await self._append(clear_record(holder)))
+        await self.store.clear_holder(holder)
         self.held = {block for block in self.held if block[0] != holder}
         self.counts["clear"] += 1
-
-    async def _append(self, record: bytes) -> int:
-        while not (position := self.state.gatherer.buffer.append_removal(record)):
-            await self.state.writer.make_room()
-        self.state.writer.gathered()
-        return position
 
     async def match(self, path: str, holder: int = 0) -> int:
         return (await self.spaces.match(tokens(path), holder=holder)).blocks
@@ -186,7 +169,3 @@ async def marked(routing: str = "divergence", monkeypatch=None, folder=None, **o
         options["exact"] = True
     async with memory_store(folder, routing=routing, **options) as store:
         yield Marked(store)
-
-
-async def turn() -> None:
-    await asyncio.sleep(0)
