@@ -189,9 +189,12 @@ static int take_removed(sarp_removals *removals, const uint8_t *record) {
                               load64(record + SARP_AT_EFFECT)) == n;
 }
 
-static int take_counts(sarp_removals *removals, const uint8_t *record) {
+/* What was said of a holder before it was cleared is over. */
+static int take_counts(sarp_removals *removals, const uint8_t *record, uint64_t position) {
     const uint32_t holder = load32(record + SARP_AT_HOLDER);
     const uint64_t name_space = load64(record + SARP_AT_NAMESPACE);
+    const sarp_scope *scope = sarp_scope_of(removals, SARP_SCOPE_HOLDER, holder, 0);
+    if (scope && scope->kind != SARP_SCOPE_FREE && position < scope->epoch) return 1;
     for (uint32_t i = 0; i < record[SARP_AT_N]; i++) {
         const uint8_t *entry = record + SARP_COUNT_HEADER + i * SARP_COUNT_ENTRY;
         const uint32_t count = load32(entry + SARP_ID);
@@ -209,7 +212,7 @@ size_t sarp_removals_replay(sarp_removals *removals, const uint8_t *uuid, uint32
         if (!sarp_record_at(uuid, features, places[i].position, page)) return i;
         const uint8_t *record = page + (places[i].position & 63) * SARP_UNIT;
         if (record[SARP_AT_TYPE] == SARP_REMOVE) *full = !take_removed(removals, record);
-        else if (record[SARP_AT_TYPE] == SARP_COUNT) *full = !take_counts(removals, record);
+        else if (record[SARP_AT_TYPE] == SARP_COUNT) *full = !take_counts(removals, record, places[i].position);
         else return i;
         if (*full) return i;
     }

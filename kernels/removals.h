@@ -81,7 +81,8 @@ typedef struct {
     uint32_t reserved;
 } sarp_place;
 
-/* Takes the remove and count records at these places, in order: markers, and what is remembered of announcements. Returns how many
+/* Takes the remove and count records at these places, in order: markers, and what is remembered of announcements. Epochs are those
+   of the end: they are taken before. Returns how many
    were taken; the next one did not verify or is of another type (*full is 0), or a table is full (*full is 1: make room, go on). */
 size_t sarp_removals_replay(sarp_removals *removals, const uint8_t *uuid, uint32_t features, const uint8_t *pages,
                             const sarp_place *places, size_t count, int32_t *full);

@@ -185,11 +185,12 @@ class Removals:
 
     def clear(self, holder: int, position: int) -> None:
         """Everything of the holder that was born below `position` is cleared, and so are its counts. 0: it is there."""
-        self.holders[holder] = max(self.holders.get(holder, 0), position)
-        if position == 0:
+        known = self.holders.setdefault(holder, 0)
+        if position <= known:
             return
+        self.holders[holder] = position
         scope = self._scope(lib.SARP_SCOPE_HOLDER, holder)
-        scope.epoch = max(int(scope.epoch), position)
+        scope.epoch = position
         lib.sarp_marks_retire(self._counts.c, 0, True, holder)
 
     def expire(self, position: int, kind: str = "store", key: int = 0) -> None:

@@ -62,7 +62,13 @@ def read_facts(folder: Folder, uuid: bytes, facts: Facts, changes: npt.NDArray[A
 
     A record that can't be read, or is damaged, is damage: what it said is not known any more.
     """
-    own = changes[np.isin(changes["type"], FACT_TYPES)]
+    clearing = changes["type"] == fmt.RECORD_CLEAR_HOLDER
+    # Epochs first: compaction may have moved a clear-holder record behind counts that were said after it took effect.
+    _read(folder, uuid, facts, changes[clearing])
+    _read(folder, uuid, facts, changes[np.isin(changes["type"], FACT_TYPES) & ~clearing])
+
+
+def _read(folder: Folder, uuid: bytes, facts: Facts, own: npt.NDArray[Any]) -> None:
     runs = own["position"] // np.uint64(_RUN_PAGES * fmt.PAGE_UNITS)
     for begin, end in _equal_runs(runs):
         part = own[begin:end]
