@@ -250,6 +250,26 @@ int32_t sarp_directory_apply(sarp_directory *dir, const sarp_change *changes, co
     return SARP_OK;
 }
 
+uint32_t sarp_directory_forget(sarp_directory *dir, uint32_t first_partition, uint32_t count, uint32_t slot) {
+    uint32_t dropped = 0;
+    for (uint32_t number = first_partition; number < dir->partition_count && number - first_partition < count; number++) {
+        sarp_partition *part = dir->partitions + number;
+        for (uint32_t i = 0; part->flags & SARP_PARTITION_LOADED && i < part->entries;) {
+            const sarp_entry *entry = entry_at(dir, part, i);
+            if (entry_placeholder(entry) || entry_reference(entry) >> 24 != slot) {
+                i++;
+                continue;
+            }
+            const uint64_t key = entry_key(entry);
+            const uint32_t first = lower_bound(dir, part, key);
+            entry_remove(dir, part, i, first, run_end(dir, part, first, key));
+            part->flags |= SARP_PARTITION_DIRTY;
+            dropped++;
+        }
+    }
+    return dropped;
+}
+
 /* A change adds at most one entry under each of its two keys: a page each, and perhaps a split. */
 int directory_has_room(const sarp_directory *dir, uint32_t changes) {
     return arena_available(&dir->arena) >= 2 * changes + 2 * SARP_PARTITION_PAGES &&

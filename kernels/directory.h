@@ -78,5 +78,8 @@ void sarp_directory_keys(const sarp_base *base, const uint8_t *ids, size_t count
 /* Entries with this key: copies at most `limit`, returns how many there are; SARP_INVALID where it is not loaded. */
 int32_t sarp_directory_find(const sarp_directory *directory, uint64_t key, sarp_entry *out, int32_t limit);
 
+/* Drops what names a slot from `count` partitions from `first_partition` on, those that are loaded. Returns how many entries. */
+uint32_t sarp_directory_forget(sarp_directory *directory, uint32_t first_partition, uint32_t count, uint32_t slot);
+
 /* Bytes of memory in use: pages, partition records and the table. */
 uint64_t sarp_directory_bytes(const sarp_directory *directory);

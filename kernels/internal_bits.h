@@ -37,16 +37,20 @@ static inline uint64_t tag_of(key_seed seed, const uint8_t *id) {
 
 static inline uint64_t key_of(key_seed seed, const uint8_t *id) { return tag_of(seed, id) >> 16; }
 
-/* Files and slots are mostly given together, so a file's slot is as far from the newest as the file is; else search. */
+/* Where a file's slot stands in base->slot_index, or the free place where it would go. File numbers ascend, so the lowest bits
+   of those that are there seldom meet. */
+static inline uint32_t slot_place(const sarp_base *base, uint64_t file) {
+    uint32_t place = (uint32_t)file & (SARP_SLOT_INDEX - 1);
+    while (base->slot_index[place] && base->slot_files[base->slot_index[place] - 1] != file)
+        place = (place + 1) & (SARP_SLOT_INDEX - 1);
+    return place;
+}
+
+/* "None" for a file that is gone. */
 static inline uint64_t reference_of(const sarp_base *base, uint64_t position) {
     const uint64_t file = position >> 24;
-    if (position == 0 || base->slot_count == 0) return SARP_REFERENCE_NONE;
-    const uint32_t newest = base->slot_count - 1;
-    const uint64_t guess = newest - (base->slot_files[newest] - file);
-    if (guess <= newest && base->slot_files[guess] == file) return guess << 24 | (position & 0xFFFFFF);
-    for (uint32_t slot = base->slot_count; slot-- > 0;)
-        if (base->slot_files[slot] == file) return (uint64_t)slot << 24 | (position & 0xFFFFFF);
-    return SARP_REFERENCE_NONE;
+    const uint32_t slot = file ? base->slot_index[slot_place(base, file)] : 0;
+    return slot ? (uint64_t)(slot - 1) << 24 | (position & 0xFFFFFF) : SARP_REFERENCE_NONE;
 }
 
 static inline uint64_t position_of(const sarp_base *base, uint64_t reference) {

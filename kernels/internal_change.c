@@ -101,7 +101,8 @@ int record_listed_valid(const uint8_t *record) {
     if (record[SARP_AT_TYPE] == SARP_SEGMENT) {
         const uint32_t points = record[SARP_AT_POINTS], n = record[SARP_AT_N], old_n = record[SARP_AT_OLD_N];
         const uint32_t last = points ? 31 - (uint32_t)__builtin_clz(points) : 0;
-        return (points & 1) && point_offset(last) < n && old_n < n && !old_n == !load64(record + SARP_AT_SUPERSEDES);
+        const int grown = record[SARP_AT_FLAGS] & SARP_FLAG_COPY ? old_n == n : old_n < n;
+        return (points & 1) && point_offset(last) < n && grown && !old_n == !load64(record + SARP_AT_SUPERSEDES);
     }
     sarp_change changes[RECORD_CHANGES_MAX];
     if (record[SARP_AT_TYPE] != SARP_POSTINGS) return 1;

@@ -80,6 +80,9 @@ posting_list list_wanted(const sarp_postings *dir, reading *r, uint64_t key);
 /* Elements between two spots. */
 uint64_t spots_between(const sarp_postings *dir, spot begin, spot end);
 
+/* The partition and index of a posting; 0 if it is not there, or not in memory. */
+int posting_find(const sarp_postings *dir, place at, sarp_posting_partition **part, uint32_t *index);
+
 /* Takes a dead record, whose postings have `n` blocks, out of all its lists at once. `ids` are its window's. 0: partitions are not in
    memory, and are asked for. */
 int postings_drop(sarp_postings *dir, reading *r, key_seed seed, const uint8_t *ids, uint32_t n, uint64_t reference);

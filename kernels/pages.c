@@ -8,6 +8,10 @@
 #include <immintrin.h>
 #endif
 
+/* Of a frame whose page was dropped: no page has this key. */
+#define NO_KEY UINT64_MAX
+enum { KEY_SLOT_SHIFT = 18 };
+
 static inline uint32_t home_of(const sarp_cache *cache, uint64_t key) {
     return (uint32_t)((key * UINT64_C(0x9E3779B97F4A7C15)) >> 32) & (cache->table_size - 1);
 }
@@ -40,7 +44,7 @@ static uint32_t frame_take(sarp_cache *cache) {
     }
     const uint32_t frame = cache->hand;
     cache->hand = frame + 1 == cache->capacity ? 0 : frame + 1;
-    table_remove(cache, cache->keys[frame]);
+    if (cache->keys[frame] != NO_KEY) table_remove(cache, cache->keys[frame]);
     return frame;
 }
 
@@ -55,6 +59,16 @@ static void insert_page(sarp_cache *cache, uint64_t key, const uint8_t *page) {
 
 void sarp_cache_insert(sarp_cache *cache, uint64_t first_key, const uint8_t *data, uint32_t pages) {
     for (uint32_t i = 0; i < pages; i++) insert_page(cache, first_key + i, data + (size_t)i * SARP_PAGE);
+}
+
+void sarp_cache_forget(sarp_cache *cache, uint32_t slot, uint32_t first, uint32_t count) {
+    const uint32_t end = first < cache->used && count < cache->used - first ? first + count : cache->used;
+    for (uint32_t frame = first; frame < end; frame++) {
+        if (cache->keys[frame] >> KEY_SLOT_SHIFT != slot) continue;
+        table_remove(cache, cache->keys[frame]);
+        cache->keys[frame] = NO_KEY;
+        cache->referenced[frame] = 0;
+    }
 }
 
 const uint8_t *sarp_cache_find(sarp_cache *cache, uint64_t key) {

@@ -38,6 +38,9 @@ typedef struct {
    is. */
 void sarp_cache_insert(sarp_cache *cache, uint64_t first_key, const uint8_t *data, uint32_t pages);
 
+/* Drops the pages of a log file's slot from `count` frames from `first` on; the caller goes through all of them in steps. */
+void sarp_cache_forget(sarp_cache *cache, uint32_t slot, uint32_t first, uint32_t count);
+
 /* The cached page, or NULL. */
 const uint8_t *sarp_cache_find(sarp_cache *cache, uint64_t key);
 

@@ -204,8 +204,7 @@ int32_t sarp_postings_apply(sarp_postings *dir, const sarp_change *changes, cons
     return SARP_OK;
 }
 
-/* The partition and index of a posting; 0 if it is not there, or not in memory. */
-static int find_posting(const sarp_postings *dir, place at, sarp_posting_partition **part, uint32_t *index) {
+int posting_find(const sarp_postings *dir, place at, sarp_posting_partition **part, uint32_t *index) {
     *part = dir->partitions + dir->order[rank_of(dir, at)];
     if (!((*part)->flags & SARP_PARTITION_LOADED)) return 0;
     *index = posting_lower(dir, *part, at);
@@ -245,11 +244,29 @@ int postings_drop(sarp_postings *dir, reading *r, key_seed seed, const uint8_t *
     for (uint32_t i = 0; loaded && i < count; i++) {
         sarp_posting_partition *part;
         uint32_t index;
-        if (!find_posting(dir, places[i], &part, &index)) continue;
+        if (!posting_find(dir, places[i], &part, &index)) continue;
         part->flags |= SARP_PARTITION_DIRTY;
         posting_erase(dir, part, index);
     }
     return loaded;
+}
+
+uint32_t sarp_postings_forget(sarp_postings *dir, uint32_t first_partition, uint32_t count, uint32_t slot) {
+    uint32_t dropped = 0;
+    for (uint32_t number = first_partition; number < dir->partition_count && number - first_partition < count; number++) {
+        sarp_posting_partition *part = dir->partitions + number;
+        for (uint32_t i = 0; part->flags & SARP_PARTITION_LOADED && i < part->entries;) {
+            const sarp_posting *e = posting_at(dir, part, i);
+            if (posting_is_state(e) || posting_reference(e) >> 24 != slot) {
+                i++;
+                continue;
+            }
+            posting_erase(dir, part, i);
+            part->flags |= SARP_PARTITION_DIRTY;
+            dropped++;
+        }
+    }
+    return dropped;
 }
 
 void sarp_postings_partition_of(const sarp_postings *dir, const sarp_change *changes, size_t count, uint32_t *out) {

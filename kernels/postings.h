@@ -76,6 +76,10 @@ uint32_t sarp_postings_rank_of(const sarp_postings *postings, uint32_t partition
    that may have some of it is not loaded. */
 int64_t sarp_postings_find(const sarp_postings *postings, uint64_t key, sarp_posting *out, int64_t limit);
 
+/* Drops what names a slot from `count` partitions from number `first_partition` on, those that are loaded. Returns how many
+   postings. */
+uint32_t sarp_postings_forget(sarp_postings *postings, uint32_t first_partition, uint32_t count, uint32_t slot);
+
 /* Bytes of memory in use: pages, partition records and their order. */
 uint64_t sarp_postings_bytes(const sarp_postings *postings);
 

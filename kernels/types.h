@@ -18,12 +18,18 @@ enum {
     SARP_PARTITION_DIRTY = 2 /* changed since it was loaded or imaged */
 };
 
+enum {
+    SARP_SLOTS = 65536,
+    SARP_SLOT_INDEX = 131072 /* a power of two */
+};
+
 struct sarp_removals;
 
 /* What every directory of a store shares: how references stand for positions, what its keys depend on, what was removed, and
    how much of each log file its entries name. */
 typedef struct {
-    uint64_t *slot_files; /* slot -> file number, 65,536 of them; 0: free */
+    uint64_t *slot_files; /* slot -> file number, SARP_SLOTS of them; 0: free */
+    uint32_t *slot_index; /* file number -> slot + 1, open-addressed, SARP_SLOT_INDEX of them; 0: free (slots.h) */
     uint64_t *slot_live;  /* slot -> bytes of segment records that entries name, whole units; NULL: not counted */
     uint32_t *slot_entries; /* slot -> entries that name it, of every list; NULL with slot_live */
     struct sarp_removals *removals; /* NULL: nothing was ever removed */

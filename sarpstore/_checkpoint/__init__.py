@@ -2,7 +2,7 @@
 
 from sarpstore._checkpoint.head import CheckpointHead, NamespaceEntry
 from sarpstore._checkpoint.loader import PartitionLoader, steps_by_partition
-from sarpstore._checkpoint.writer import Checkpointer, checkpoint_due
+from sarpstore._checkpoint.writer import Checkpointer, checkpoint_due, named_slots
 
 __all__ = [
     "CheckpointHead",
@@ -10,5 +10,6 @@ __all__ = [
     "NamespaceEntry",
     "PartitionLoader",
     "checkpoint_due",
+    "named_slots",
     "steps_by_partition",
 ]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sarpstore._log.gather import Gatherer
     from sarpstore._log.writer import LogWriter
 
-__all__ = ["Checkpointer", "checkpoint_due"]
+__all__ = ["Checkpointer", "checkpoint_due", "named_slots"]
 
 _log = logging.getLogger("sarpstore")
 
@@ -110,7 +110,8 @@ class Checkpointer:
         self._log = log
         self._describe = describe
         self._published = published
-        self._lock = asyncio.Lock()
+        self.lock = asyncio.Lock()
+        """Held while a checkpoint is written: who deletes a log file holds it, so that no head is of both times."""
         self.number = number
         self.position = 0
         """Start of the last checkpoint that this object published."""
@@ -118,7 +119,7 @@ class Checkpointer:
 
     async def write(self) -> None:
         """Write and publish a checkpoint. After an error the previous one stands, and all is imaged next time."""
-        async with self._lock:
+        async with self.lock:
             self._log.check()
             if self._loader.incomplete is not None:
                 raise self._loader.incomplete
@@ -260,6 +261,12 @@ def _remove_old(folder: Folder, newest: int) -> None:
     for number in fmt.numbered(names, fmt.IMAGES_SUFFIX):
         if number not in needed and number <= newest:
             folder.remove(fmt.images_name(number))
+
+
+def named_slots(folder: Folder) -> set[int]:
+    """The slots that any valid head in the folder names. Blocks: for a thread."""
+    heads = (_try_read_head(folder, number) for number in fmt.numbered(folder.names(), fmt.CHECKPOINT_SUFFIX))
+    return {slot for head in heads if head is not None for slot in head.slots}
 
 
 def _try_read_head(folder: Folder, number: int) -> CheckpointHead | None:

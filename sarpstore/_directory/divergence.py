@@ -41,7 +41,7 @@ class DivergenceDirectory:
     row_dtype: Final = fmt.PARTITION_DTYPE
     insert_windows_max: Final = 128
 
-    def __init__(self, secret: bytes, bytes_max: int, features: int = FEATURES) -> None:
+    def __init__(self, secret: bytes, bytes_max: int, features: int = FEATURES, *, location_bytes: int = 14) -> None:
         self.bytes_max = bytes_max
         pages = bytes_max // _PAGE
         partitions = pages + 1
@@ -50,7 +50,7 @@ class DivergenceDirectory:
         self._arena = reserve(pages * _PAGE, "directory_bytes_max")
         self._partitions_space = reserve(partitions * PARTITION_DTYPE.itemsize, "directory_bytes_max")
         self._table = reserve(table * 4, "directory_bytes_max")
-        self.base = Base(secret, fmt.ROUTINGS.index(self.routing), features)
+        self.base = Base(secret, fmt.ROUTINGS.index(self.routing), features, location_bytes=location_bytes)
         self._partition_limit = partitions
         self.c: Any = ffi.new("sarp_directory *")
         self.c.arena.memory = pointer("uint8_t *", self._arena)
@@ -135,6 +135,14 @@ class DivergenceDirectory:
     def insert(self, pages: Any, query: Any, locations: Any, commit: Any, needs: Any) -> int:
         """The kernel's status."""
         return int(lib.sarp_insert(self.c, pages, query, locations, commit, needs))
+
+    def compact(self, commit: Any, compaction: Any, records: int) -> int:
+        """Go on through at most `records` records of a log file (kernel's compact.h); the kernel's status."""
+        return int(lib.sarp_compact(self.c, commit, compaction, records))
+
+    def forget(self, first_partition: int, count: int, slot: int) -> int:
+        """Drop what names a slot from `count` partitions that are loaded; how many entries."""
+        return int(lib.sarp_directory_forget(self.c, first_partition, count, slot))
 
     def estimate(self, query: Any) -> tuple[int, int]:
         """At least and at most so many blocks match, from memory alone."""

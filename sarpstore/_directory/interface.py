@@ -116,6 +116,14 @@ class Directory(Protocol):
         """Match the query and insert what is not held; the kernel's status. Decided and entered in one step."""
         ...
 
+    def compact(self, commit: Any, compaction: Any, records: int) -> int:
+        """Go on through at most `records` records of a log file (kernel's compact.h); the kernel's status."""
+        ...
+
+    def forget(self, first_partition: int, count: int, slot: int) -> int:
+        """Drop what names a slot from `count` partitions that are loaded; how many entries."""
+        ...
+
     def estimate(self, query: Any) -> tuple[int, int]:
         """At least and at most so many blocks match, from memory alone."""
         ...

@@ -54,6 +54,7 @@ class PostingsDirectory:
         refine_at: int = 16,
         prune_at: int = 3,
         exact: bool = False,
+        location_bytes: int = 14,
     ) -> None:
         self.bytes_max = bytes_max
         pages = bytes_max // _PAGE
@@ -65,7 +66,7 @@ class PostingsDirectory:
         self._order_space = reserve(self._partition_limit * 4, "directory_bytes_max")
         self._plan = reserve(lib.SARP_PLAN_MAX * CHANGE_DTYPE.itemsize, "an insertion's plan")
         self._members = reserve(LIST_GROWN_MAX * self.entry_bytes, "an insertion's plan")
-        self.base = Base(secret, fmt.ROUTINGS.index(self.routing), features)
+        self.base = Base(secret, fmt.ROUTINGS.index(self.routing), features, location_bytes=location_bytes)
         self.c: Any = ffi.new("sarp_postings *")
         self.c.base = self.base.c
         self.c.arena.memory = pointer("uint8_t *", self._arena)
@@ -162,6 +163,14 @@ class PostingsDirectory:
     def insert(self, pages: Any, query: Any, locations: Any, commit: Any, needs: Any) -> int:
         """The kernel's status."""
         return int(lib.sarp_postings_insert(self.c, pages, query, locations, commit, needs))
+
+    def compact(self, commit: Any, compaction: Any, records: int) -> int:
+        """Go on through at most `records` records of a log file (kernel's compact.h); the kernel's status."""
+        return int(lib.sarp_postings_compact(self.c, commit, compaction, records))
+
+    def forget(self, first_partition: int, count: int, slot: int) -> int:
+        """Drop what names a slot from `count` partitions that are loaded; how many entries."""
+        return int(lib.sarp_postings_forget(self.c, first_partition, count, slot))
 
     def estimate(self, query: Any) -> tuple[int, int]:
         """At least and at most so many blocks match, from memory alone; a capped search may find less."""

@@ -130,6 +130,7 @@ class Background:
         now = writer.bytes_written, writer.seal_bytes, self._state.gatherer.records_ever
         self._checkpoint_ms = monotonic_ms()
         await self._checkpointer.write()
+        self._state.gatherer.slots.published()
         self._written, self._sealed, self._records = now
         self._tail_bytes = self._replay_bytes = 0
         self.checkpoints += 1

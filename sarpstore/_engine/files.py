@@ -96,6 +96,19 @@ class OpenFiles:
         self._scheduler.attach(slot, file)
         return file
 
+    async def drop_slot(self, slot: int, file_number: int) -> None:
+        """Close the slot's file, which is to be deleted, once its reads have ended. Nobody asks for it any more.
+
+        One that was cut short is gone on with by the next.
+        """
+        opening = self._opening.get(fmt.log_name(file_number))
+        if opening is not None:
+            await asyncio.wait([opening])
+        await self._scheduler.detach(slot)
+        file = self._logs.pop(slot, None)
+        if file is not None:
+            await self._scheduler.run(file.close)
+
     async def _open_images(self, name: str) -> File:
         file = await self._open(name)
         self._images[name] = file

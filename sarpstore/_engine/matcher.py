@@ -242,6 +242,8 @@ class Matcher:
         while missing.unopened:
             keys, missing.unopened = missing.unopened, []
             for slot in {file_page(key)[0] for key in keys}:
+                if not self.directory.base.slot_files[slot]:
+                    continue  # deleted meanwhile: no entry names it any more, so this will not be asked for again
                 pages = [key for key in keys if file_page(key)[0] == slot]
                 try:
                     await self.files.open_slot(slot, int(self.directory.base.slot_files[slot]))

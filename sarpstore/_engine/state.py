@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sarpstore import _format as fmt
-from sarpstore._checkpoint import CheckpointHead, NamespaceEntry, PartitionLoader, steps_by_partition
+from sarpstore._checkpoint import CheckpointHead, NamespaceEntry, PartitionLoader, named_slots, steps_by_partition
 from sarpstore._clock import monotonic_ms
 from sarpstore._directory import Directory, DivergenceDirectory, PostingsDirectory
 from sarpstore._engine.files import OpenFiles
@@ -26,6 +26,7 @@ from sarpstore._log.gather import Gatherer, LogEnd
 from sarpstore._log.header import Shape
 from sarpstore._log.pages import Pages
 from sarpstore._log.removals import Removals
+from sarpstore._log.slots import Slots
 from sarpstore._log.writer import LogWriter
 from sarpstore._markpass import Retirement
 from sarpstore._recovery import Facts, Recovered, read_log_changes, recover
@@ -193,12 +194,20 @@ async def _open(folder: Folder, scheduler: Scheduler, options: Options) -> State
 
 
 async def _begin_writing(state: State, options: Options) -> None:
-    _start_writing(state, options)
+    _start_writing(state, options, await _free_slots(state))
     try:
         await state.writer.started()
     except BaseException:
         await state.writer.abandon()
         raise
+
+
+async def _free_slots(state: State) -> Slots:
+    base, loader = state.directory.base, state.loader
+    # Any slot without a file may be named by a kept checkpoint; which ones are is worth reading both only in need.
+    full = base.slot_count > fmt.SLOT_MAX
+    named = await state.scheduler.run(named_slots, state.folder) if full else range(base.slot_count)
+    return Slots(base, named, lambda: not loader.unloaded and loader.incomplete is None)
 
 
 async def _pinned(state: State) -> bool:
@@ -258,7 +267,7 @@ async def _find(folder: Folder, scheduler: Scheduler, options: Options) -> Recov
 
 def _make_directory(shape: Shape, options: Options) -> Directory:
     if shape.routing == "divergence":
-        return DivergenceDirectory(shape.secret, options.directory_bytes_max)
+        return DivergenceDirectory(shape.secret, options.directory_bytes_max, location_bytes=shape.location_bytes)
     return PostingsDirectory(
         shape.secret,
         options.directory_bytes_max,
@@ -266,6 +275,7 @@ def _make_directory(shape: Shape, options: Options) -> Directory:
         refine_at=options.refine_at,
         prune_at=options.prune_at,
         exact=options.exact,
+        location_bytes=shape.location_bytes,
     )
 
 
@@ -346,10 +356,12 @@ async def _apply_in_slices(directory: Directory, changes: npt.NDArray[Any]) -> N
         await asyncio.sleep(0)
 
 
-def _start_writing(state: State, options: Options) -> None:
+def _start_writing(state: State, options: Options, slots: Slots) -> None:
     found = state.found
     end = LogEnd(**{name: getattr(found.end, name) for name in LogEnd.__slots__})
-    state.gathering = gatherer = Gatherer(state.shape, state.pages, state.directory.base, end, options.log_file_bytes)
+    state.gathering = gatherer = Gatherer(
+        state.shape, state.pages, state.directory.base, end, options.log_file_bytes, slots
+    )
     state.log = LogWriter(
         state.folder,
         state.scheduler,

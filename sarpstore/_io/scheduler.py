@@ -197,6 +197,10 @@ class Scheduler:
             future = self._closing[number] = self._loop.create_future()
             await future
 
+    def forget(self, slot: int) -> None:
+        """Pages of the slot that are held, or under way, are found by nobody any more, and are not cached."""
+        lib.sarp_reads_forget(self._c, slot)
+
     def attached(self, slot: int) -> bool:
         """Whether pages of the slot can be wanted."""
         return slot in self._slots

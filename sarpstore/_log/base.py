@@ -14,18 +14,32 @@ if TYPE_CHECKING:
 
 __all__ = ["Base"]
 
-_SLOTS: Final = 1 << 16
+_SLOTS: Final = int(lib.SARP_SLOTS)
 
 
 class Base:
-    """The kernel's `sarp_base`. `routing` is the number in log headers, `features` the CPU's."""
+    """The kernel's `sarp_base`. `routing` is the number in log headers, `features` the CPU's.
 
-    def __init__(self, secret: bytes, routing: int, features: int = FEATURES) -> None:
+    Slots are counted as partitions are loaded and changed: the counts are complete once all are in memory.
+    """
+
+    def __init__(self, secret: bytes, routing: int, features: int = FEATURES, *, location_bytes: int = 14) -> None:
         self._slots_space = reserve(_SLOTS * 8, "the slot table")
         self.slot_files: npt.NDArray[np.uint64] = np.frombuffer(self._slots_space, "<u8")
         """File number by slot; 0: the slot is free."""
+        self._index_space = reserve(lib.SARP_SLOT_INDEX * 4, "the slot table")
+        self._live_space = reserve(_SLOTS * 8, "the slot table")
+        self._entries_space = reserve(_SLOTS * 4, "the slot table")
+        self.slot_live: npt.NDArray[np.uint64] = np.frombuffer(self._live_space, "<u8")
+        """By slot, bytes of segment records that entries name."""
+        self.slot_entries: npt.NDArray[np.uint32] = np.frombuffer(self._entries_space, "<u4")
+        """By slot, entries that name it, of every list."""
         self.c: Any = ffi.new("sarp_base *")
         self.c.slot_files = pointer("uint64_t *", self._slots_space)
+        self.c.slot_index = pointer("uint32_t *", self._index_space)
+        self.c.slot_live = pointer("uint64_t *", self._live_space)
+        self.c.slot_entries = pointer("uint32_t *", self._entries_space)
+        self.c.location_bytes = location_bytes
         self.c.features = features
         self.c.routing = routing
         ffi.buffer(self.c.secret)[:] = secret
@@ -42,8 +56,16 @@ class Base:
 
     def add_slot(self, slot: int, file_number: int) -> None:
         """From now on the slot stands for this file."""
-        self.slot_files[slot] = file_number
-        self.c.slot_count = max(self.c.slot_count, slot + 1)
+        lib.sarp_slot_set(self.c, slot, file_number)
+
+    def drop_slot(self, slot: int) -> None:
+        """From now on the slot stands for no file: what names it is a miss."""
+        lib.sarp_slot_set(self.c, slot, 0)
+
+    def files(self) -> dict[int, int]:
+        """The slot of each file that has one."""
+        files = self.slot_files[: self.slot_count].tolist()
+        return {number: slot for slot, number in enumerate(files) if number}
 
     def keys(self, ids: npt.NDArray[np.uint8], holder: int, name_space: int) -> npt.NDArray[np.uint64]:
         """The directory keys of block ids (count, 16)."""

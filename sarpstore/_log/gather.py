@@ -15,6 +15,7 @@ from sarpstore._errors import LimitError
 from sarpstore._kernel import joined, lib
 from sarpstore._log.commits import CommitBuffer, seal_record, summary_of, summary_record
 from sarpstore._log.header import LogHeader, Shape
+from sarpstore._log.slots import Slots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,8 +57,6 @@ class LogEnd:
     """Of the next record."""
     file_number: int = 0
     """The highest that there is; 0: none."""
-    slot: int = 0
-    """The next free one."""
 
 
 @dataclass(slots=True)
@@ -126,7 +125,10 @@ class Gatherer:
         base: Base,
         end: LogEnd,
         log_file_bytes: int,
+        slots: Slots | None = None,
     ) -> None:
+        self.slots = Slots(base) if slots is None else slots
+        """Where new files get their slots."""
         self._shape = shape
         self._pages = pages
         self._base = base
@@ -190,7 +192,8 @@ class Gatherer:
         """
         buffer = self.buffer
         if self._room(buffer.offset + (buffer.pages + 1) * fmt.PAGE, int(buffer.c.changes)) < self._room_min:
-            _check_next(buffer.file_number + 1, int(buffer.c.slot) + 1)
+            _check_number(buffer.file_number + 1)
+            self.slots.check()
         buffer.finish(self._base, synced, flags)
         self._pages.trim_range(buffer.first_key, buffer.pages)
         self._frozen_records += buffer.records
@@ -203,7 +206,6 @@ class Gatherer:
         if self._room(offset) < self._room_min:
             frozen.seal = self._end_file(buffer.file_number, int(buffer.c.slot), offset, synced, 0)
             self._end.file_number = buffer.file_number
-            self._end.slot = int(buffer.c.slot) + 1
             self.buffer = self._begin_file()
         else:
             self.buffer = self._begin(buffer.file_number, int(buffer.c.slot), offset)
@@ -249,10 +251,10 @@ class Gatherer:
     def _begin_file(self) -> CommitBuffer:
         """The first commit of a new file. The file is made when that commit is written."""
         end = self._end
-        file_number, slot = end.file_number + 1, end.slot
-        _check_next(file_number, slot)
+        file_number = end.file_number + 1
+        _check_number(file_number)
+        slot = self.slots.take(file_number)
         self._header = LogHeader.new(self._shape, file_number, slot, end.commit, end.position, end.sequence)
-        self._base.add_slot(slot, file_number)
         return self._begin(file_number, slot, fmt.LOG_HEADER_BYTES)
 
     def _begin(self, file_number: int, slot: int, offset: int) -> CommitBuffer:
@@ -280,11 +282,6 @@ class Gatherer:
         return seal
 
 
-def _check_next(file_number: int, slot: int) -> None:
+def _check_number(file_number: int) -> None:
     if file_number >= fmt.FILE_NUMBER_END:
         raise LimitError(f"no log file can follow {fmt.log_name(file_number - 1)}; is that file really the store's?")
-    if slot > fmt.SLOT_MAX:
-        raise LimitError(
-            f"all {fmt.SLOT_MAX + 1:,} log files that a store may have are there; it can still be read "
-            "(read_only=True). Make a new store, with a larger log_file_bytes"
-        )

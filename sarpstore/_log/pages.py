@@ -9,12 +9,15 @@ from sarpstore._io import ReadTable
 from sarpstore._kernel import FEATURES, ffi, lib, pointer, reserve
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 __all__ = ["RANGES_MAX", "Pages"]
 
 RANGES_MAX: Final = 8
 """Commits that are gathering, waiting to be written or being written, at most."""
+
+# Frames of the cache that are looked at in one turn of the event loop.
+_FORGOTTEN_AT_ONCE: Final = 1 << 17
 
 
 class Pages:
@@ -77,6 +80,12 @@ class Pages:
     def cache_insert(self, first_key: int, data: Any, pages: int = 1) -> None:
         """Keep neighbouring whole pages (at a C pointer) in the cache."""
         lib.sarp_cache_insert(self.cache, first_key, data, pages)
+
+    def forget(self, slot: int) -> Iterator[None]:
+        """Drop a slot's pages from the cache, in steps of less than a millisecond."""
+        for first in range(0, int(self.cache.used), _FORGOTTEN_AT_ONCE):
+            lib.sarp_cache_forget(self.cache, slot, first, _FORGOTTEN_AT_ONCE)
+            yield
 
     def serve(self, table: ReadTable) -> None:
         """Show the pages that are held in a table of reads, and cache those that are read from now on."""

@@ -219,7 +219,6 @@ def _log_end(seen: Survey, accepted: Accepted, scans: list[FileScan], directory:
         sequence=max(sequences),
         # No number is used twice, not even that of a file that is gone.
         file_number=max([*seen.numbers, *(n for _, n in seen.slots()), fmt.position_file(accepted.synced)]),
-        slot=directory.base.slot_count,
     )
 
 

@@ -399,7 +399,6 @@ class Machine:
             self._write(self.gatherer.seal_last(0).encode())
         # A file that got no page was never made.
         self.end.file_number = buffer.file_number
-        self.end.slot = int(buffer.c.slot) + 1
 
     def _load(self, number: int) -> None:
         if number in self.waiting:

@@ -288,7 +288,7 @@ class PostingsMachine:
     def close(self) -> None:
         self.settle()
         buffer = self.gatherer.buffer
-        self.end.file_number, self.end.slot = buffer.file_number, int(buffer.c.slot) + 1
+        self.end.file_number = buffer.file_number
 
     def scan_file(self, number: int, previous_commit: int = 0) -> FileScan:
         scanner = PageScanner(self.shape, self.directory.base, number, FIRST_PAGE, previous_commit)

@@ -361,7 +361,7 @@ def test_hostile_pages_under_an_insertion(features: int) -> None:
         machine.pages.c.features = features
         # What is gathering is a second file; the first is hostile.
         machine.pages.remove_range(machine.gatherer.buffer.first_key)
-        machine.end.file_number, machine.end.slot = 1, 1
+        machine.end.file_number = 1
         machine._begin_writing()
         assert machine.slots == {0: 1, 1: 2}
         machine.log[1] = bytearray(fmt.LOG_HEADER_BYTES) + b"".join(hostile.changed(rng).values())
@@ -393,7 +393,7 @@ def test_entries_that_name_files_and_pages_that_are_not_there(seed: int) -> None
     changes = [SegmentChange(file << 24 | rng.getrandbits(24), *keys, 64, d, 0, 0) for file in (77, 78)]
     directory.apply(changes_array(changes))
     # The slot of a file that went away since is free.
-    directory.base.slot_files[6] = 0
+    directory.base.drop_slot(6)
     pages = Pages(UUID, 14, 0)
     needs = Needs()
     queries = KernelQueries(ids, 0, 0, 14, [True])

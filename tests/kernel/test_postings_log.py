@@ -341,7 +341,7 @@ def test_hostile_pages_under_an_insertion(written: Written, features: int) -> No
     for _ in range(25):
         machine = PostingsMachine(SETUP)
         machine.directory = directory_of(source, paths, rng, features)
-        machine.end.file_number, machine.end.slot = FILE, 1
+        machine.end.file_number = FILE
         machine._begin_writing()
         machine.features = machine.pages.c.features = features
         machine.log[FILE] = bytearray(fmt.LOG_HEADER_BYTES) + hostile(data, rng)

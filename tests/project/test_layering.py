@@ -19,7 +19,7 @@ LAYERS = [
     {"_directory"},
     {"_checkpoint"},
     {"_recovery"},
-    {"_markpass"},
+    {"_markpass", "_eviction", "_compaction"},
     {"_engine"},
     {"__init__"},
 ]

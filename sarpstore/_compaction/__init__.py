@@ -1,0 +1,17 @@
+"""Compaction: what sealed log files still have that is live moves to the log's end, and the files are deleted."""
+
+from sarpstore._compaction.compactor import Compactor
+from sarpstore._compaction.ledger import FileLedger
+from sarpstore._compaction.policy import AT_REST, SETTLING, UNDER_PRESSURE, Eagerness, FileRow, choose, settled
+
+__all__ = [
+    "AT_REST",
+    "SETTLING",
+    "UNDER_PRESSURE",
+    "Compactor",
+    "Eagerness",
+    "FileLedger",
+    "FileRow",
+    "choose",
+    "settled",
+]

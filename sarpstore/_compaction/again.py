@@ -1,0 +1,88 @@
+"""Which records beside segments are written again when their file is compacted (format-spec/removal.md, section 5).
+Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sarpstore import _format as fmt
+from sarpstore._kernel import pointer
+from sarpstore._log.commits import count_record
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    import numpy.typing as npt
+
+    from sarpstore._log.removals import Removals
+
+__all__ = ["Context", "written_again"]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What decides: as of the moment at which a record is written again."""
+
+    removals: Removals | None
+    """None: nothing is known, everything is needed."""
+    floor: int
+    """Removals up to here kill nothing that is in another file."""
+    files: Collection[int]
+    """Numbers of the log files that will be left."""
+    previous: Mapping[int, int]
+    """Of those of them whose header is known, the file that it goes on from."""
+
+
+def written_again(record: memoryview, kind: int, context: Context) -> bytes | None:
+    """The record to write, whose sequence, commit and checksums are not valid any more; None if it is dead."""
+    match kind:
+        case fmt.RECORD_NAMESPACE:
+            return bytes(record)
+        case fmt.RECORD_CLEAR_HOLDER:
+            return bytes(record) if _clear_needed(record, context) else None
+        case fmt.RECORD_REMOVE:
+            _, _, effect = _removal_fields(record)
+            return bytes(record) if effect > context.floor else None
+        case fmt.RECORD_COUNT:
+            return _remembered(record, context)
+        case fmt.RECORD_RETIRE_FILE:
+            return bytes(record) if _retirement_needed(record, context) else None
+    raise AssertionError(f"a record of type {kind} is nobody's to write again")
+
+
+def _removal_fields(record: memoryview) -> tuple[int, int, int]:
+    """(holder, namespace, effect)."""
+    holder, name_space, effect = fmt.REMOVAL_FIELDS.unpack_from(record, fmt.RECORD.size)
+    return holder, name_space, effect
+
+
+def _clear_needed(record: memoryview, context: Context) -> bool:
+    """It is the holder's epoch; effect 0 is the epoch of one that was never cleared: it says that the holder is
+    there.
+    """
+    holder, _, effect = _removal_fields(record)
+    return context.removals is None or context.removals.holders.get(holder) == effect
+
+
+def _remembered(record: memoryview, context: Context) -> bytes | None:
+    """The counts that are still what is remembered."""
+    if context.removals is None:
+        return bytes(record)
+    holder, name_space, _ = _removal_fields(record)
+    body = record[fmt.RECORD.size + fmt.REMOVAL_FIELDS.size :]
+    entries: npt.NDArray[Any] = np.frombuffer(body, fmt.COUNT_ENTRY_DTYPE)
+    ids = np.ascontiguousarray(entries["id"])
+    known = context.removals.get_counts(pointer("uint8_t *", ids), len(ids), holder, name_space)
+    kept = entries[(entries["count"] == known) & (known > 1)]
+    return count_record(holder, name_space, kept) if len(kept) else None
+
+
+def _retirement_needed(record: memoryview, context: Context) -> bool:
+    """A reader that goes through the files that are left would miss the one that it names."""
+    (named,) = fmt.RETIRE_FIELDS.unpack_from(record, fmt.RECORD.size)
+    lower = any(number < named for number in context.files)
+    return lower or any(context.previous.get(number) == named for number in context.files)

@@ -1,0 +1,300 @@
+"""Compaction's mechanism: one sealed log file at a time is emptied and deleted (format-spec/removal.md, section 5).
+
+    read a slice ──► kernel: live records move to the gathering commit, dead ones lose their entries
+                       │ other records, by what is remembered
+    retire-file record ▼ synced ──► slot freed, file closed, its pages forgotten, its name removed
+
+Nothing is noted about how far it got: what was moved is dead in the old file, so one that was left half way, by a
+crash, an error or a cancellation, is simply compacted again. A file is deleted only when everything that it had is
+synced elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from sarpstore import _format as fmt
+from sarpstore._compaction.again import Context, written_again
+from sarpstore._compaction.policy import FileRow, choose
+from sarpstore._compaction.survey import LogFiles, read_file_facts
+from sarpstore._errors import CorruptionError, StorageError
+from sarpstore._kernel import ffi, lib
+from sarpstore._log.commits import retire_record
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from sarpstore._checkpoint import PartitionLoader
+    from sarpstore._compaction.ledger import FileLedger
+    from sarpstore._compaction.policy import Eagerness
+    from sarpstore._directory import Directory
+    from sarpstore._files import File, Folder
+    from sarpstore._io import Scheduler
+    from sarpstore._log.gather import Gatherer
+    from sarpstore._log.pages import Pages
+    from sarpstore._log.removals import Removals
+    from sarpstore._log.writer import LogWriter
+
+__all__ = ["Compactor"]
+
+_SLICE_BYTES: Final = 1 << 20
+# Of one kernel call, which must hold the loop for less than a millisecond: a record costs some 3 µs, or 10 µs under
+# `sarp`.
+_RECORDS_AT_ONCE: Final = 64
+_OTHERS_AT_ONCE: Final = 16
+# Partitions that are swept in one turn of the loop: 64 KiB each.
+_SWEPT_AT_ONCE: Final = 16
+_ROWS_AT_ONCE: Final = 256
+_BEHIND: Final = (fmt.RECORD_REMOVE, fmt.RECORD_CLEAR_HOLDER)
+
+
+class Compactor:
+    """Compacts the files of one store; one at a time.
+
+    `removals` says what is removed, if anything is. `drop_file(slot, file number)` closes a file once its reads have
+    ended; `deleting` is the lock under which checkpoints are written; `report` gets what was lost to damage.
+    `bytes_per_second` bounds what is read; None: as fast as the device and the loop allow. `direct`: files are read
+    past the system's cache.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        scheduler: Scheduler,
+        directory: Directory,
+        loader: PartitionLoader,
+        pages: Pages,
+        gatherer: Gatherer,
+        log: LogWriter,
+        ledger: FileLedger,
+        *,
+        removals: Removals | None,
+        drop_file: Callable[[int, int], Awaitable[None]],
+        deleting: asyncio.Lock,
+        report: Callable[[BaseException], None],
+        direct: bool = False,
+        bytes_per_second: float | None = None,
+    ) -> None:
+        self._folder = folder
+        self._scheduler = scheduler
+        self._directory = directory
+        self._loader = loader
+        self._pages = pages
+        self._gatherer = gatherer
+        self._log = log
+        self._ledger = ledger
+        self._removals = removals
+        self._drop_file = drop_file
+        self._deleting = deleting
+        self._report = report
+        self._open_file = folder.open_direct if direct else folder.open
+        self.bytes_per_second = bytes_per_second
+        self._files = LogFiles()
+        self._surveyed = 0
+        """Files below this one were complete when they were looked at."""
+        self._unreadable: set[int] = set()
+        """Files that could not be read: they stay as they are until the store is opened again."""
+        self._doomed: dict[int, int] = {}
+        """Slots of files, by number, that have been given up and are still to be removed."""
+        self._others = ffi.new("sarp_other_record[]", _OTHERS_AT_ONCE)
+        self._lock = asyncio.Lock()
+        self.files_deleted = 0
+        self.bytes_deleted = 0
+        """Bytes of the files deleted."""
+        self.bytes_copied = 0
+        """Bytes of segment records written again."""
+
+    # --- which
+
+    async def rows(self, start: int) -> list[FileRow]:
+        """The files that may be compacted, `start` being where the newest published checkpoint starts."""
+        await self._loader.load_all()
+        if self._loader.incomplete is not None:
+            raise self._loader.incomplete
+        await self._survey()
+        base, before, rows = self._directory.base, self._files.before(), []
+        slots, end = base.files(), min(fmt.position_file(start), self._surveyed)
+        for number in sorted(self._files.facts):
+            if number < end and number in slots and number not in self._unreadable:
+                rows.append(self._row(number, slots[number], before.get(number)))
+                if len(rows) % _ROWS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        return rows
+
+    def _row(self, number: int, slot: int, before: int | None) -> FileRow:
+        removal_bytes = self._ledger.removal_bytes(number)
+        if removal_bytes and self._ledger.floor(self._left_without(number)) >= fmt.position(number + 1, 0):
+            removal_bytes = 0  # none of them is needed any more
+        live_bytes = int(self._directory.base.slot_live[slot]) + removal_bytes
+        clean = self._ledger.clean(number)
+        return FileRow(number, self._files.facts[number].bytes, live_bytes, removal_bytes, clean, before)
+
+    async def _survey(self) -> None:
+        """Look at the files that have come since the last time, and again at those that were still being written."""
+        written, known = self._gatherer.buffer.file_number, self._files.facts
+        existing = [number for number in self._directory.base.files() if number <= self._log.newest_file]
+        new = [number for number in existing if number not in known or number >= self._surveyed]
+        known.update(await self._scheduler.run_background(read_file_facts, self._folder, new))
+        self._surveyed = written
+
+    def _left_without(self, number: int) -> list[int]:
+        """The files that are left when this one is gone. A slot may stand for one that is not there."""
+        known, files = self._files.facts, self._directory.base.files()
+        return [other for other in files if other != number and (other in known or other >= self._surveyed)]
+
+    # --- the work
+
+    async def compact_next(self, start: int, eagerness: Eagerness) -> int | None:
+        """Compact the file that is most worth it; bytes of the file deleted, or None where none is worth it."""
+        async with self._lock:
+            await self._finish_deletions()
+            chosen = choose(await self.rows(start), eagerness, self._ledger.last_pass)
+            return None if chosen is None else await self._compact(chosen.number)
+
+    async def compact_file(self, number: int) -> int:
+        """Compact one file, of `rows`; the bytes deleted."""
+        async with self._lock:
+            await self._finish_deletions()
+            return await self._compact(number)
+
+    async def _compact(self, number: int) -> int:
+        self._log.check()
+        slot = self._directory.base.files()[number]
+        damaged = await self._empty(number, slot)
+        await self._retire(number)
+        size = self._files.facts[number].bytes
+        # No checkpoint is of before and after: its head's slots are those that its images may name.
+        async with self._deleting:
+            lost = await self._sweep(slot)
+            self._directory.base.drop_slot(slot)
+            self._doomed[number] = slot
+            if damaged or lost:
+                meaning = f"{damaged} damaged records or runs of bytes; {lost} entries are dropped"
+                self._report(CorruptionError(fmt.log_name(number), None, meaning))
+            await self._finish_deletions()
+        return size
+
+    async def _empty(self, number: int, slot: int) -> int:
+        """Move what is live out of the file; how much damage there was."""
+        work = ffi.new("sarp_compaction *")
+        work.file_number, work.slot = number, slot
+        work.others, work.other_limit = self._others, _OTHERS_AT_ONCE
+        end = self._files.ends()[number]
+        file = await self._scheduler.run_background(self._open_file, fmt.log_name(number))
+        try:
+            for offset in range(fmt.LOG_HEADER_BYTES, end, _SLICE_BYTES):
+                await self._empty_slice(work, file, offset, min(_SLICE_BYTES, end - offset))
+        except StorageError:
+            if self._log.failure is None:
+                self._unreadable.add(number)
+            raise
+        finally:
+            self.bytes_copied += int(work.live_bytes)
+            await self._scheduler.run_background(file.close)
+        return int(work.damaged)
+
+    async def _empty_slice(self, work: Any, file: File, offset: int, length: int) -> None:
+        began = asyncio.get_running_loop().time()
+        data = await self._scheduler.read(file, offset, length)
+        kept = ffi.from_buffer("uint8_t[]", data)
+        work.pages, work.first_page, work.page_count = kept, offset // fmt.PAGE, len(data) // fmt.PAGE
+        work.unit = offset // fmt.UNIT
+        end = (work.first_page + work.page_count) * fmt.PAGE_UNITS
+        while work.unit < end:
+            await self._step(work, data, offset)
+        if self.bytes_per_second is not None:
+            due = began + length / self.bytes_per_second
+            await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
+
+    async def _step(self, work: Any, data: memoryview, offset: int) -> None:
+        """One kernel call, and what it asks for."""
+        self._log.check()
+        commit, copies = self._gatherer.buffer, work.live
+        status = self._directory.compact(commit.c, work, _RECORDS_AT_ONCE)
+        if work.live > copies:
+            self._log.gathered()
+            self._ledger.on_copy(commit.file_number)
+        if work.other_count:
+            await self._write_again(work, data, offset)
+        if status == lib.SARP_NO_ROOM:
+            await self._log.make_room()
+        elif status == lib.SARP_FULL:
+            raise self._directory.full_error()
+        elif status == lib.SARP_NEED:
+            await self._loader.load([int(work.partition)])
+        else:
+            assert status == lib.SARP_OK, f"the kernel answered {status} to a compaction"
+            await asyncio.sleep(0)
+
+    async def _write_again(self, work: Any, data: memoryview, offset: int) -> None:
+        """Write those of the noted records again that are needed, which is decided anew after each wait."""
+        number, context = int(work.file_number), self._context(int(work.file_number))
+        for i in range(work.other_count):
+            kind, at = int(self._others[i].type), int(self._others[i].unit) * fmt.UNIT - offset
+            record = data[at : at + int.from_bytes(data[at + 8 : at + 10], "little")]
+            while (again := written_again(record, kind, context)) and not self._append(again, kind):
+                await self._log.make_room()
+                self._log.check()
+                context = self._context(number)
+
+    def _context(self, number: int) -> Context:
+        left = self._left_without(number)
+        return Context(self._removals, self._ledger.floor(left), left, self._files.previous())
+
+    def _append(self, record: bytes, kind: int) -> bool:
+        commit = self._gatherer.buffer
+        placed = commit.append_removal(record) if kind in _BEHIND else commit.append(record)
+        if placed:
+            self._log.gathered()
+            if kind == fmt.RECORD_REMOVE:
+                self._ledger.on_removal(commit.file_number, len(record))
+        return bool(placed)
+
+    async def _retire(self, number: int) -> None:
+        """Return once the copies and a record that says so are synced."""
+        self._log.check()
+        record = retire_record(number)
+        while not self._gatherer.buffer.append(record, rule=lib.SARP_PLACE_BEHIND):
+            await self._log.make_room()
+            self._log.check()
+        commit = self._gatherer.buffer.number
+        self._log.gathered()
+        await self._log.durable(commit)
+
+    # --- deletion
+
+    async def _sweep(self, slot: int) -> int:
+        """Drop the entries whose records could not be read, so that nothing names the slot; how many."""
+        lost = partition = 0
+        while self._directory.base.slot_entries[slot] and partition < len(self._directory.partitions):
+            lost += self._directory.forget(partition, _SWEPT_AT_ONCE, slot)
+            partition += _SWEPT_AT_ONCE
+            await asyncio.sleep(0)
+        return lost
+
+    async def _finish_deletions(self) -> None:
+        """Remove the files that have been given up; what was cut short is gone on with."""
+        while self._doomed:
+            number, slot = next(iter(self._doomed.items()))
+            # Held pages, and those under way: whoever holds them has them, but nobody finds them by the slot.
+            self._scheduler.forget(slot)
+            await self._drop_file(slot, number)
+            for _ in self._pages.forget(slot):
+                await asyncio.sleep(0)
+            await self._scheduler.run_background(_remove, self._folder, fmt.log_name(number))
+            if self._doomed.pop(number, None) is not None:
+                self._deleted(number, slot)
+
+    def _deleted(self, number: int, slot: int) -> None:
+        self.files_deleted += 1
+        facts = self._files.facts.pop(number, None)
+        self.bytes_deleted += facts.bytes if facts else 0
+        self._ledger.on_deleted(number)
+        self._gatherer.slots.retire(slot)
+
+
+def _remove(folder: Folder, name: str) -> None:
+    """Remove the name, unless an earlier try has."""
+    if name in folder.names():
+        folder.remove(name)
