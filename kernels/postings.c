@@ -214,7 +214,7 @@ int posting_find(const sarp_postings *dir, place at, sarp_posting_partition **pa
 const sarp_posting *postings_at(const sarp_postings *dir, place at) {
     sarp_posting_partition *part;
     uint32_t index;
-    return find_posting(dir, at, &part, &index) ? posting_at(dir, part, index) : NULL;
+    return posting_find(dir, at, &part, &index) ? posting_at(dir, part, index) : NULL;
 }
 
 int postings_enter(sarp_postings *dir, sarp_posting e) {
