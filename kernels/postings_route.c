@@ -112,20 +112,24 @@ static const uint8_t *ids_of_read(routing *t, uint64_t reference) {
     return record ? record + SARP_SEGMENT_HEADER : NULL;
 }
 
-/* Finds the window's best record. The dead ones that stand in the way leave their lists, and it is looked for again. */
+/* Finds the window's best record. The dead ones that stand in the way leave their lists, and it is looked for again. Where what a list
+   has was cut before the list's point, the list before may have longer ones. */
 static void find_best(routing *t, uint32_t first, uint32_t limit, proof *best, uint32_t *records) {
-    for (;;) {
+    for (uint32_t reach = limit;;) {
         route at;
         dead_posting dead[DEAD_MAX];
         uint32_t count = 0;
         *best = (proof){0};
-        if (!find_route(t, first, limit, &at)) return;
+        if (!find_route(t, first, reach, &at)) return;
         search(t, &at, first, limit, best, records, dead, &count);
         for (uint32_t i = 0; i < count; i++) {
             const uint8_t *ids = ids_of_read(t, dead[i].reference);
             if (!ids || !postings_drop(t->dir, &t->r, t->seed, ids, dead[i].n, dead[i].reference)) return;
         }
-        if (!count || t->r.missing) return;
+        if (t->r.missing) return;
+        if (count) continue;
+        if (!best->length || best->length > point_offset(at.point)) return;
+        reach = point_offset(at.point);
     }
 }
 
