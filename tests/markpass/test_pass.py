@@ -132,6 +132,7 @@ async def test_a_missing_file_is_a_miss(routing) -> None:
         await m.insert("a" * 100)
     async with marked(routing, folder=folder.reopen()) as m:
         await m.insert("b" * 100)
+        await m.state.writer.sync()  # what was recovered is
         m.state.folder.remove("0000000000000001.log")
         result = await m.settle()
         assert (result.dropped, result.unreadable, result.rows) == (2, 2, 2)
