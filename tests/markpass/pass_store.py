@@ -14,8 +14,9 @@ import numpy as np
 from store_helpers import locations, memory_store
 
 from sarpstore import _format as fmt
+from sarpstore._checkpoint import writer
 from sarpstore._directory import DivergenceDirectory, PostingsDirectory
-from sarpstore._markpass import MarkPass, Retirement, rows, run, sweep
+from sarpstore._markpass import MarkPass, rows, run, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -50,7 +51,7 @@ class Marked:
         self.directory = self.state.directory
         self.spaces = store.namespace("m")
         self.removals = self.state.removals
-        self.retirement = Retirement(self.removals)
+        self.retirement = self.state.retirement
         self.held: set[tuple[int, str]] = set()
         self.paths: dict[str, None] = {}
         self.counts: Counter[str] = Counter()
@@ -101,18 +102,20 @@ class Marked:
 
     async def settle(self) -> run.PassResult:
         """A pass, and the retirement of what it has made needless, as if a checkpoint had followed."""
-        result = await self.mark_pass().run()
-        self.retire(result)
-        return result
-
-    def retire(self, result: run.PassResult) -> None:
-        self.retirement.passed(result.position)
-        self.counts["retired"] += self.retirement.retire(self.retirement.due)
-        self.counts["dropped"] += result.dropped
-        self.counts["cut"] += result.cut
+        return self._retired(await self.mark_pass().run())
 
     async def settle_between(self, monkeypatch, call: Callable[[], Awaitable[None]]) -> run.PassResult:
-        """The same; at each of the pass's moments at which others may run, `call` runs."""
+        """The same, with calls."""
+        return self._retired(await self.pass_between(monkeypatch, call))
+
+    def _retired(self, result: run.PassResult) -> run.PassResult:
+        self.retirement.passed(result.position)
+        self.retirement.retire(self.retirement.due)
+        self.counts["dropped"] += result.dropped
+        return result
+
+    async def pass_between(self, monkeypatch, call: Callable[[], Awaitable[None]]) -> run.PassResult:
+        """A pass; at each of its moments at which others may run, `call` runs."""
 
         async def sleep(_: float) -> None:
             await call()
@@ -129,9 +132,18 @@ class Marked:
         with monkeypatch.context() as patched:
             for module in (rows, run, sweep):
                 patched.setattr(module, "asyncio", SimpleNamespace(sleep=sleep, to_thread=to_thread))
-            result = await self.mark_pass(SimpleNamespace(sync=sync)).run()
-        self.retire(result)
-        return result
+            return await self.mark_pass(SimpleNamespace(sync=sync)).run()
+
+    async def checkpoint_between(self, monkeypatch, call: Callable[[], Awaitable[None]]) -> None:
+        """A checkpoint; between two partitions `call` runs."""
+
+        async def sleep(_: float) -> None:
+            await call()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(writer, "_YIELD_ROWS", 1)
+            patched.setattr(writer, "asyncio", SimpleNamespace(sleep=sleep))
+            await self.store.checkpoint()
 
     def masks(self) -> dict[int, int]:
         """By root key the bits that are set, of all keys that have some."""
@@ -160,12 +172,10 @@ def tokens(path: str) -> list[int]:
 
 
 @asynccontextmanager
-async def marked(routing: str = "divergence", monkeypatch=None, folder=None, **options):
+async def marked(routing: str = "divergence", monkeypatch=None, folder=None):
     """With `monkeypatch` its directory has several partitions from the start."""
     if monkeypatch is not None:
         monkeypatch.setattr(DivergenceDirectory, "start_empty", start_divergence)
         monkeypatch.setattr(PostingsDirectory, "start_empty", start_postings)
-    if routing == "sarp":
-        options["exact"] = True
-    async with memory_store(folder, routing=routing, **options) as store:
+    async with memory_store(folder, routing=routing, exact=True) as store:
         yield Marked(store)
