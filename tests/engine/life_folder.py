@@ -1,0 +1,84 @@
+"""A folder in memory that keeps the image which a power cut would leave in the middle of what is done to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sarpstore._files import CrashMode, MemoryFolder
+
+
+class CutFolder:
+    """A folder whose writes, syncs and changes of names are counted, and cut where it was told to."""
+
+    def __init__(self, inner: MemoryFolder) -> None:
+        self.inner = inner
+        self.image: MemoryFolder | None = None
+        """What the power cut left."""
+        self._left = 0
+        self._seed = 0
+        self._mode: CrashMode = "keep"
+
+    def cut_after(self, changes: int, seed: int, mode: CrashMode) -> None:
+        """Keep an image as of so many changes from now on."""
+        self.image, self._left, self._seed, self._mode = None, changes, seed, mode
+
+    def cut_now(self) -> MemoryFolder:
+        """The image, taken now if it was not before."""
+        if self.image is None:
+            self.image = self.inner.crash(self._seed, self._mode)
+        self._left = 0
+        return self.image
+
+    def changed(self) -> None:
+        """Count a change."""
+        if self._left:
+            self._left -= 1
+            if not self._left:
+                self.cut_now()
+
+    def create(self, name: str) -> CutFile:
+        file = CutFile(self.inner.create(name), self)
+        self.changed()
+        return file
+
+    def open(self, name: str, *, writable: bool = False) -> CutFile:
+        return CutFile(self.inner.open(name, writable=writable), self)
+
+    def rename(self, old: str, new: str) -> None:
+        self.inner.rename(old, new)
+        self.changed()
+
+    def remove(self, name: str) -> None:
+        self.inner.remove(name)
+        self.changed()
+
+    def sync(self) -> None:
+        self.inner.sync()
+        self.changed()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class CutFile:
+    """A file of such a folder."""
+
+    def __init__(self, inner: Any, folder: CutFolder) -> None:
+        self._inner = inner
+        self._folder = folder
+
+    def write(self, offset: int, data: Any) -> None:
+        self._inner.write(offset, data)
+        self._folder.changed()
+
+    def sync(self) -> None:
+        self._inner.sync()
+        self._folder.changed()
+
+    def truncate(self, size: int) -> None:
+        self._inner.truncate(size)
+        self._folder.changed()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)

@@ -1,0 +1,272 @@
+"""The steps of a store's life, as plain data, and how chance draws them.
+
+A step names a path by how it leaves an earlier one, so that a life without some of its steps is still one: that is what
+makes a failing life small.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from sarpstore import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from random import Random
+
+    from sarpstore._files import CrashMode
+
+Heads: TypeAlias = Literal["all", "none", "older"]
+"""Which checkpoints are left when a store is opened again."""
+
+DOMAINS: Final = (("a", 0), ("a", 1), ("b", 0))
+BLOCKS_MAX: Final = 140
+PATHS: Final = 8
+"""Earlier paths that a step may speak of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A path: the first `cut` blocks of an earlier one, then `tail` blocks of pattern number `symbol`."""
+
+    base: int
+    cut: int
+    tail: int
+    symbol: int
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    domain: int
+    path: Fork
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    domain: int
+    path: Fork
+    located: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    domain: int
+    path: Fork
+
+
+@dataclass(frozen=True, slots=True)
+class MatchMany:
+    domain: int
+    located: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MatchHolders:
+    path: Fork
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Of a path, the ids at these places, in this order; `unknown`: and one that nobody ever had."""
+
+    domain: int
+    path: Fork
+    places: tuple[int, ...]
+    unknown: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    domain: int
+    path: Fork
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    holder: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of the store that changes no answer."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Steps that are started together and awaited together."""
+
+    steps: tuple[Insert | Remove | Truncate | Match | Call, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reopen:
+    heads: Heads
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """A power cut, at the `writes`-th write, sync or change of a name during another step; after it, if it has fewer."""
+
+    mode: CrashMode
+    seed: int
+    heads: Heads
+    during: Step
+    writes: int
+
+
+Step: TypeAlias = (
+    Insert | Match | Estimate | MatchMany | MatchHolders | Remove | Truncate | Clear | Call | Together | Reopen | Crash
+)
+
+CALLS: Final = ("sync", "checkpoint", "compact", "mark_pass")
+WEIGHTS: Final = {
+    "insert": 9.0,
+    "match": 3.0,
+    "estimate": 1.0,
+    "match_many": 0.7,
+    "match_holders": 0.7,
+    "remove": 3.0,
+    "truncate": 1.0,
+    "clear": 0.3,
+    "together": 1.5,
+    "sync": 1.2,
+    "checkpoint": 1.0,
+    "compact": 1.0,
+    "mark_pass": 0.8,
+    "reopen": 0.9,
+    "crash": 1.1,
+}
+"""How often each kind of step comes."""
+KINDS: Final = tuple(kind for kind in WEIGHTS if kind not in CALLS or hasattr(Store, kind))
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a life does not change."""
+
+    routing: str
+    durability: str
+    cache_bytes: int
+    sync_interval_ms: int
+    bytes_max: int | None = None
+    """A bound that is met: what is least asked for is evicted."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {
+            "routing": self.routing,
+            "durability": self.durability,
+            "cache_bytes": self.cache_bytes,
+            "sync_interval_ms": self.sync_interval_ms,
+            "bytes_max": self.bytes_max,
+        }
+
+
+def random_setup(random: Random, routing: str) -> Setup:
+    """Options of a new store."""
+    durability = random.choice(["always", "interval", "never", "never"])
+    return Setup(routing, durability, random.choice([0, 1 << 16]), random.choice([1, 60_000]))
+
+
+def random_step(random: Random, kinds: tuple[str, ...]) -> Step:
+    """One step of these kinds (of `WEIGHTS`)."""
+    kind = random.choices(kinds, [WEIGHTS[kind] for kind in kinds])[0]
+    if kind in CALLS:
+        return Call(kind)
+    if kind == "together":
+        return Together(tuple(_random_companion(random, kinds) for _ in range(random.choice([2, 2, 3]))))
+    if kind == "reopen":
+        return Reopen(_random_heads(random))
+    if kind == "crash":
+        during = random_step(random, tuple(kind for kind in kinds if kind not in ("crash", "reopen")))
+        mode = random.choice(["lose", "keep", "tear"])
+        return Crash(mode, random.randrange(1 << 16), _random_heads(random), during, random.randint(1, 12))
+    return _random_plain(random, kind)
+
+
+def _random_companion(random: Random, kinds: tuple[str, ...]) -> Any:
+    """A step that can be started together with others; they often speak of the same path."""
+    kind = random.choice(["insert", "insert", "remove", "truncate", "match", "call"])
+    calls = [kind for kind in kinds if kind in CALLS]
+    return Call(random.choice(calls)) if kind == "call" else _random_plain(random, kind)
+
+
+def _random_plain(random: Random, kind: str) -> Step:
+    if kind == "clear":
+        return Clear(random.choice([0, 1, 1]))
+    if kind == "match_holders":
+        return MatchHolders(_random_fork(random))
+    domain = random.choice([0, 0, 0, 1, 2])
+    if kind == "match_many":
+        return MatchMany(domain, random.random() < 0.5)
+    path = _random_fork(random)
+    if kind == "insert":
+        return Insert(domain, path, random.random() < 0.15)
+    if kind == "estimate":
+        return Estimate(domain, path)
+    if kind == "match":
+        return Match(domain, path, random.random() < 0.7)
+    if kind == "truncate":
+        return Truncate(domain, path, _random_length(random))
+    return Remove(domain, path, _random_places(random), random.random() < 0.1)
+
+
+def _random_fork(random: Random) -> Fork:
+    # Whole earlier paths are what removals and second insertions meet.
+    tail = random.choice([0, 1, 1]) * _random_length(random)
+    cut = random.choice([BLOCKS_MAX, _random_length(random)])
+    return Fork(random.randrange(PATHS), cut, tail, random.randrange(3))
+
+
+def _random_length(random: Random) -> int:
+    kind = random.randrange(3)
+    if kind == 0:
+        return random.randrange(7)
+    if kind == 1:
+        return random.choice([62, 63, 64, 65, 66, 127, 128, 129, 130])
+    return random.randint(1, BLOCKS_MAX)
+
+
+def _random_places(random: Random) -> tuple[int, ...]:
+    """One place, a run of them from the end on, or any, some twice."""
+    kind = random.randrange(3)
+    first = _random_length(random)
+    if kind == 0:
+        return (first,)
+    if kind == 1:
+        return tuple(range(first + random.randrange(12), first - 1, -1))
+    return tuple(_random_length(random) for _ in range(random.randint(2, 6)))
+
+
+def _random_heads(random: Random) -> Heads:
+    return random.choice(["all", "all", "none", "older"])
+
+
+def plainer(step: Any) -> Iterator[Any]:
+    """Steps that differ from this one in one place, where they are smaller."""
+    if isinstance(step, Crash):
+        yield step.during
+        yield Reopen(step.heads)
+    if isinstance(step, Together):
+        yield from step.steps
+    for field in fields(step):
+        for value in _smaller(getattr(step, field.name)):
+            yield replace(step, **{field.name: value})
+
+
+def _smaller(value: Any) -> Iterator[Any]:
+    if isinstance(value, bool):
+        yield from [False] * value
+    elif isinstance(value, int):
+        yield from dict.fromkeys(smaller for smaller in (0, value // 2, value - 1) if 0 <= smaller < value)
+    elif isinstance(value, tuple):
+        for at, item in enumerate(value):
+            yield value[:at] + value[at + 1 :]
+            yield from (value[:at] + (smaller,) + value[at + 1 :] for smaller in _smaller(item))
+    elif is_dataclass(value):
+        yield from plainer(value)
