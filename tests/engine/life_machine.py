@@ -11,12 +11,14 @@ import contextlib
 import operator
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from itertools import permutations
 from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
+from life_backend import LoopBackend
 from life_folder import CutFolder
 from life_model import Domain, Model, Path, Tree
 from life_steps import (
@@ -44,6 +46,7 @@ from store_helpers import locations, names_of, remove_checkpoints, small_files
 
 import sarpstore
 from sarpstore import _format as fmt
+from sarpstore._engine import state
 from sarpstore._files import MemoryFolder
 from sarpstore._log import header
 
@@ -98,6 +101,8 @@ class Life:
         self._folder = CutFolder(MemoryFolder())
         self._store: Store
         self._paths: list[Path] = [()]
+        self._offered: set[tuple[Domain, int, int]] = set()
+        self._ids: dict[tuple[str, Path], Any] = {}
         self._inserted: dict[Domain, dict[Path, None]] = {domain: {} for domain in DOMAINS}
         self._address = 1
 
@@ -143,7 +148,8 @@ class Life:
         image = self._folder.cut_now()
         with contextlib.suppress(sarpstore.SarpError):
             await self._store.close()
-        self._pasts = _distinct([(state,) for past in (*before, *self._pasts) for state in past])
+        states = {id(each): each for past in (*before, *self._pasts) for each in past}
+        self._pasts = _distinct([(each,) for each in states.values()])
         await self._open_again(image, step.heads)
 
     # --- doing
@@ -200,9 +206,11 @@ class Life:
         counted = step.counted and not self._is_lossy
         self._address += len(path)
         self._note(domain, path)
+        if self._is_lossy:
+            self._offered.update((domain, block, address + at) for at, block in enumerate(self._tree.blocks(path)))
         namespace, holder = self._place(domain)
         rows = locations(len(path), address)
-        ids = namespace.block_ids(path)
+        ids = self._ids_of(domain, path)
         return Deed(
             lambda: namespace.insert_ids(ids, rows, holder=holder, counted=counted),
             lambda model: model.insert(domain, path, address, counted=counted),
@@ -213,7 +221,7 @@ class Life:
         domain, path = DOMAINS[step.domain], self._path(step.path)
         namespace, holder = self._place(domain)
         places = [place % len(path) for place in step.places] if path else []
-        ids = namespace.block_ids(path)[places]
+        ids = self._ids_of(domain, path)[places]
         blocks = [self._tree.blocks(path)[place] for place in places]
         if step.unknown:
             ids, blocks = np.concatenate([ids, np.full((1, 16), 0xA5, np.uint8)]), [*blocks, 0]
@@ -225,14 +233,14 @@ class Life:
         namespace, holder = self._place(domain)
 
         async def ask() -> Any:
-            match = await namespace.match(path, locations=located, holder=holder)
+            match = await namespace.match_ids(self._ids_of(domain, path), locations=located, holder=holder)
             return match.locations["address"].tolist() if located else match.blocks
 
         def on(model: Model) -> tuple[tuple[()], Any]:
             held = model.match(domain, path)
             return (), held if located else len(held)
 
-        return Deed(ask, on, self._fits)
+        return Deed(ask, on, lambda found, expected: self._fits(domain, path, found, expected))
 
     def _estimate(self, domain: Domain, path: Path) -> Deed:
         namespace, holder = self._place(domain)
@@ -243,14 +251,17 @@ class Life:
             assert least <= blocks <= most <= len(path)
             return blocks
 
-        return Deed(ask, lambda model: ((), len(model.match(domain, path))), self._fits)
+        def on(model: Model) -> tuple[tuple[()], Any]:
+            return (), len(model.match(domain, path))
+
+        return Deed(ask, on, lambda found, expected: self._fits(domain, path, found, expected))
 
     def _match_many(self, domain: Domain, paths: Sequence[Path], *, located: bool) -> Deed:
         paths = list(paths)
         namespace, holder = self._place(domain)
 
         async def ask() -> Any:
-            queries = [(namespace, namespace.block_ids(path)) for path in paths]
+            queries = [(namespace, self._ids_of(domain, path)) for path in paths]
             found = await self._store.match_many_ids(queries, locations=located, holder=holder)
             return [match.locations["address"].tolist() if located else match.blocks for match in found]
 
@@ -258,7 +269,10 @@ class Life:
             held = [model.match(domain, path) for path in paths]
             return (), held if located else list(map(len, held))
 
-        return Deed(ask, on, lambda found, expected: all(map(self._fits, found, expected)))
+        def fits(found: Any, expected: Any) -> bool:
+            return found == expected or all(map(partial(self._fits, domain), paths, found, expected))
+
+        return Deed(ask, on, fits)
 
     def _match_holders(self, path: Path) -> Deed:
         namespace, _ = self._place(DOMAINS[0])
@@ -276,13 +290,20 @@ class Life:
 
         return Deed(ask, lambda model: ((), model.holders(DOMAINS[0][0], path)), fits)
 
-    def _fits(self, found: Any, expected: Any) -> bool:
-        """Whether blocks, or the addresses of blocks, are as expected; where some were evicted: no more, and no other."""
+    def _fits(self, domain: Domain, path: Path, found: Any, expected: Any) -> bool:
+        """Whether blocks, or the addresses of blocks, are as expected; where some were evicted: no more, and no others.
+
+        What was evicted and is inserted again is where it was offered then.
+        """
+        if not self._is_lossy:
+            return bool(found == expected)
         if isinstance(found, int):
-            return found <= expected if self._is_lossy else found == expected
-        if self._is_lossy:
-            return len(found) <= len(expected) and all(map(operator.contains, expected, found))
-        return found == [offers[0] for offers in expected]
+            return bool(found <= expected)
+        blocks = self._tree.blocks(path)
+        return len(found) <= len(expected) and all(
+            first <= address and (domain, block, address) in self._offered
+            for block, address, first in zip(blocks, found, expected, strict=False)
+        )
 
     async def _check_all(self) -> None:
         """Ask for everything that was ever inserted."""
@@ -293,14 +314,14 @@ class Life:
             answer = await deed.do()
             pasts = [past for past in self._pasts if deed.fits(answer, deed.on(past[-1])[1])]
             if not pasts:
-                raise Difference(f"{domain}, opened again: {self._first_unlike(answer, deed, paths)}")
+                raise Difference(f"{domain}, opened again: {self._first_unlike(domain, answer, deed, paths)}")
             self._pasts = pasts
         assert self._store.stats().damaged_records == 0
 
-    def _first_unlike(self, answer: Any, deed: Deed, paths: Sequence[Path]) -> str:
+    def _first_unlike(self, domain: Domain, answer: Any, deed: Deed, paths: Sequence[Path]) -> str:
         """The first answer that is not what the newest state expects."""
         expected = deed.on(self._pasts[-1][-1])[1]
-        at = next(at for at, found in enumerate(answer) if not self._fits(found, expected[at]))
+        at = next(at for at, found in enumerate(answer) if not self._fits(domain, paths[at], found, expected[at]))
         return f"{_text(paths[at])} matches {answer[at]} where {expected[at]} should be"
 
     # --- what steps speak of
@@ -315,6 +336,12 @@ class Life:
         if path not in self._paths:
             self._paths = [*self._paths[-(PATHS - 1) :], path]
 
+    def _ids_of(self, domain: Domain, path: Path) -> Any:
+        key = domain[0], path
+        if key not in self._ids:
+            self._ids[key] = self._store.namespace(domain[0]).block_ids(path)
+        return self._ids[key]
+
     def _place(self, domain: Domain) -> tuple[Namespace, int]:
         return self._store.namespace(domain[0]), domain[1]
 
@@ -325,7 +352,7 @@ def _past_after(past: Past, done: Sequence[tuple[Deed, Any]]) -> Past | None:
         states, expected = deed.on(past[-1])
         if not deed.fits(answer, expected):
             return None
-        past = (*past, *states)
+        past = (*past, *(state for state in states if state is not past[-1]))
     return past
 
 
@@ -342,6 +369,7 @@ def repeatable(patch: MonkeyPatch, seed: int) -> int:
     """Have new stores be alike from one run to the next, and their log files small; how many bytes a file has."""
     random = Random(seed)
     patch.setattr(header, "secrets", SimpleNamespace(token_bytes=random.randbytes))
+    patch.setattr(state, "choose_backend", lambda *_: LoopBackend(random))
     return small_files(patch)
 
 

@@ -7,7 +7,8 @@ after a crash, and try several orders of what was started together.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from itertools import count
+from typing import Any, TypeAlias
 
 Domain: TypeAlias = tuple[str, int]
 """(namespace, holder): the same tokens under another of them are other blocks."""
@@ -47,7 +48,7 @@ class Tree:
             parent = number
         return found
 
-    def without(self, held: dict[Block, tuple[int, ...]], blocks: list[Block]) -> dict[Block, tuple[int, ...]]:
+    def without(self, held: dict[Block, int], blocks: list[Block]) -> dict[Block, int]:
         """What is left of `held` when these blocks and all that follows them are gone."""
         left, gone = dict(held), list(blocks)
         while gone:
@@ -59,10 +60,10 @@ class Tree:
 
 @dataclass(frozen=True)
 class Model:
-    """One state. Of each held block the addresses that it was offered with, the first insertion's first."""
+    """One state: of each held block the address that it was first inserted with, since it was last removed."""
 
     tree: Tree = field(compare=False, repr=False)
-    held: dict[Domain, dict[Block, tuple[int, ...]]] = field(default_factory=dict)
+    held: dict[Domain, dict[Block, int]] = field(default_factory=dict)
     counts: dict[tuple[Domain, Block], int] = field(default_factory=dict)
     """Those above 1, also of blocks that are gone by now: as the store, until they are inserted anew."""
     named: frozenset[str | int] = frozenset()
@@ -70,14 +71,10 @@ class Model:
 
     # --- asking
 
-    def match(self, domain: Domain, path: Path) -> list[tuple[int, ...]]:
+    def match(self, domain: Domain, path: Path) -> list[int]:
         """The addresses of the leading blocks that are held."""
-        held, found = self.held.get(domain, {}), []
-        for block in self.tree.blocks(path):
-            if block not in held:
-                break
-            found.append(held[block])
-        return found
+        found: list[Any] = list(map(self.held.get(domain, {}).get, self.tree.blocks(path)))
+        return found[: found.index(None)] if None in found else found
 
     def holders(self, name: str, path: Path) -> dict[int, int]:
         """How many blocks each holder has."""
@@ -93,14 +90,16 @@ class Model:
         """
         if not path:
             return [], 0
-        before = len(self.match(domain, path))
-        blocks, held = self.tree.blocks(path), dict(self.held.get(domain, {}))
-        for place, block in enumerate(blocks):
-            held[block] = (*held.get(block, ()), address + place)
-        inserted = replace(self, held=self.held | {domain: held}, named=self.named | set(domain))
+        before, blocks = len(self.match(domain, path)), self.tree.blocks(path)
+        inserted = self
+        if before < len(path):
+            held = dict(zip(blocks, count(address), strict=False)) | self.held.get(domain, {})
+            inserted = replace(self, held=self.held | {domain: held}, named=self.named | set(domain))
         return [inserted, inserted._count(domain, blocks, before, counted=counted)], len(path) - before
 
     def _count(self, domain: Domain, blocks: list[Block], before: int, *, counted: bool) -> Model:
+        if not (self.counts or (counted and before)):
+            return self
         counts = dict(self.counts)
         for block in blocks[before:]:
             counts.pop((domain, block), None)

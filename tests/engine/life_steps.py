@@ -190,10 +190,16 @@ def random_step(random: Random, kinds: tuple[str, ...]) -> Step:
 
 
 def _random_companion(random: Random, kinds: tuple[str, ...]) -> Any:
-    """A step that can be started together with others; they often speak of the same path."""
+    """A step that can be started together with others; they often speak of the same path.
+
+    Counted insertions are not among them: blocks are counted after they are in, and a removal may come between.
+    """
+    calls = [Call(name) for name in kinds if name in CALLS]
     kind = random.choice(["insert", "insert", "remove", "truncate", "match", "call"])
-    calls = [kind for kind in kinds if kind in CALLS]
-    return Call(random.choice(calls)) if kind == "call" else _random_plain(random, kind)
+    if kind == "call" and calls:
+        return random.choice(calls)
+    step = _random_plain(random, "match" if kind == "call" else kind)
+    return replace(step, counted=False) if isinstance(step, Insert) else step
 
 
 def _random_plain(random: Random, kind: str) -> Step:
