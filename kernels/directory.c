@@ -1,5 +1,6 @@
 #include "internal_directory.h"
 #include "internal_markpass.h"
+#include "internal_recency.h"
 #include "internal_record.h"
 
 void pages_resize(sarp_directory *dir, sarp_partition *part, uint32_t have, uint32_t entries) {
@@ -17,8 +18,7 @@ void index_rebuild(const sarp_directory *dir, const sarp_partition *part) {
     for (; bucket <= BUCKETS; bucket++) starts[bucket] = part->entries;
 }
 
-/* Index of the first entry whose key is not below `key`. */
-static uint32_t lower_bound(const sarp_directory *dir, const sarp_partition *part, uint64_t key) {
+uint32_t lower_bound(const sarp_directory *dir, const sarp_partition *part, uint64_t key) {
     const uint16_t *starts = starts_of(dir, part);
     const uint32_t bucket = bucket_of(part, key);
     uint32_t i = starts[bucket];
@@ -156,7 +156,7 @@ static void entry_remove(sarp_directory *dir, sarp_partition *part, uint32_t ind
         return;
     }
     count_entry(dir, part, entry, -1);
-    entry->word1 = ENTRY_PLACEHOLDER;
+    entry->word1 = ENTRY_PLACEHOLDER | (entry->word1 & RECENCY_BITS);
     count_entry(dir, part, entry, 1);
 }
 
@@ -209,7 +209,8 @@ static int apply_entry(sarp_directory *dir, const sarp_change *change) {
         count_entry(dir, part, entry, 1);
     } else {
         const uint64_t mask = change->d == 0 ? take_masks(dir, part, change->key) : 0;
-        entry_insert(dir, part, (sarp_entry){change->key << 16 | mask, entry_word1(reference, change->n, change->d, change->dp, 0)});
+        const uint64_t word1 = entry_word1(reference, change->n, change->d, change->dp, 0);
+        entry_insert(dir, part, (sarp_entry){change->key << 16 | mask, with_level_entering(dir->base, word1, change->level)});
     }
     return SARP_OK;
 }
@@ -232,7 +233,8 @@ static int apply_mask(sarp_directory *dir, const sarp_change *change) {
         part->flags |= SARP_PARTITION_DIRTY;
     }
     if (!found) {
-        entry_insert(dir, part, (sarp_entry){change->root_key << 16 | bit, ENTRY_PLACEHOLDER});
+        const uint64_t word1 = with_level_entering(dir->base, ENTRY_PLACEHOLDER, LEVEL_TOP); /* not colder than what diverges */
+        entry_insert(dir, part, (sarp_entry){change->root_key << 16 | bit, word1});
         part->flags |= SARP_PARTITION_DIRTY;
     }
     return SARP_OK;

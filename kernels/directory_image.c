@@ -1,4 +1,5 @@
 #include "internal_directory.h"
+#include "internal_recency.h"
 #include "internal_record.h"
 
 static void reset(sarp_directory *dir) {
@@ -60,7 +61,7 @@ int32_t sarp_directory_load(sarp_directory *dir, uint32_t number, const sarp_ent
     if (arena_available(&dir->arena) < SARP_PARTITION_PAGES) return SARP_FULL;
     pages_resize(dir, part, 0, count);
     for (uint32_t i = 0; i < count; i++) {
-        *entry_at(dir, part, i) = entries[i];
+        *entry_at(dir, part, i) = (sarp_entry){entries[i].word0, with_level_entering(dir->base, entries[i].word1, 0)};
         if (!entry_placeholder(entries + i)) slot_count(dir->base, entry_reference(entries + i), entry_n(entries + i), 1);
     }
     index_rebuild(dir, part);

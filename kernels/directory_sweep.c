@@ -1,5 +1,6 @@
 #include "internal_directory.h"
 #include "internal_markpass.h"
+#include "internal_recency.h"
 
 /* One partition is written anew in place: what is kept moves up to the front. */
 typedef struct {
@@ -80,7 +81,7 @@ static void sweep_key(sweep *s, uint32_t first, uint32_t end, const uint8_t *ver
         }
         keep(s, entry);
     }
-    if (!rooted) keep(s, (sarp_entry){key << 16 | mask, ENTRY_PLACEHOLDER});
+    if (!rooted) keep(s, (sarp_entry){key << 16 | mask, with_level_entering(s->dir->base, ENTRY_PLACEHOLDER, LEVEL_TOP)});
 }
 
 static void judge_all(const sweep *s, uint8_t *verdicts) {

@@ -4,6 +4,7 @@
 #include "internal_directory.h"
 #include "internal_insert.h"
 #include "internal_prove.h"
+#include "internal_recency.h"
 
 /* --- what every directory's insertion writes */
 
@@ -136,6 +137,7 @@ int32_t sarp_insert(sarp_directory *dir, const sarp_pages *pages, sarp_query *q,
         sarp_change change;
         const uint8_t *record = write_segment(commit, q, &p, owner, locations, &position);
         changes_of(dir->base, record, position, &change);
+        change.level = (uint8_t)level_on_probation(p.window);
         const int32_t status = sarp_directory_apply(dir, &change, NULL, 1, &done);
         if (status != SARP_OK) return status; /* only if directory_has_room were wrong */
     }

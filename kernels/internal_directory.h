@@ -49,6 +49,9 @@ void directory_drop(sarp_directory *dir, uint64_t key, uint64_t reference);
 /* The entry under a key with a reference, in a loaded partition; NULL if there is none. */
 const sarp_entry *directory_entry(const sarp_directory *dir, uint64_t key, uint64_t reference);
 
+/* Index of the first entry whose key is not below `key`. */
+uint32_t lower_bound(const sarp_directory *dir, const sarp_partition *part, uint64_t key);
+
 /* Index behind the entries from `index` on that have the key. */
 uint32_t run_end(const sarp_directory *dir, const sarp_partition *part, uint32_t index, uint64_t key);
 

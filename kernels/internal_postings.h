@@ -98,6 +98,12 @@ void posting_erase(sarp_postings *dir, sarp_posting_partition *part, uint32_t in
 /* Counts an element, once more or once less, but not in its partition's `entries`. */
 void count_posting(sarp_postings *dir, sarp_posting_partition *part, const sarp_posting *e, int sign);
 
+/* Lifts a record's posting to a level, if it is lower. */
+void postings_touch(sarp_postings *dir, place at, uint32_t level);
+
+/* Whether a record is about to be evicted. */
+int is_condemned(const struct sarp_condemned *set, uint64_t reference);
+
 /* Whether `changes` changes can be applied without meeting a bound. */
 int postings_has_room(const sarp_postings *dir, uint32_t changes);
 

@@ -2,11 +2,13 @@
 
 #include "internal_directory.h"
 #include "internal_prove.h"
+#include "internal_recency.h"
 #include "internal_removals.h"
 
 enum {
     EQUAL_KEYS = 8, /* entries looked at under one key; collisions of 48 bits make two at the very most */
     ROOT_BATCH = 16,
+    ANY_OFFSET = SARP_WINDOW,
     LOCATE_WINDOWS = 128 /* whose locations one call copies */
 };
 
@@ -118,11 +120,44 @@ static void walk_window(matching *m, uint32_t base, uint32_t limit, proof *best)
     }
 }
 
-/* Windows whose root the directory has, from the first on. A root whose partition is not loaded counts as there. */
+/* --- what is presumed of earlier windows, from memory */
+
+/* Whether an entry with that key holds its window whole; if `d` is not ANY_OFFSET, one of that offset. */
+static int holds_whole(matching *m, uint64_t key, uint32_t d) {
+    sarp_entry entries[EQUAL_KEYS];
+    const uint32_t count = find(m, key, entries);
+    for (uint32_t i = 0; i < count; i++)
+        if (entry_n(entries + i) == SARP_WINDOW && (d == ANY_OFFSET || entry_d(entries + i) == d)) return 1;
+    return m->r.missing; /* then nothing is concluded from it */
+}
+
+/* Whether the owner that one of the next window's roots names is there, and whole. It may have been evicted, or lost. */
+static int is_whole(matching *m, uint32_t base, const sarp_entry *next, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        if (entry_placeholder(next + i) || entry_d(next + i)) continue;
+        if (holds_whole(m, key_at(m, base + entry_dp(next + i)), entry_dp(next + i))) return 1;
+    }
+    return 0;
+}
+
+/* Whether the previous window's owner, which a record names, is still there. */
+static int stands(matching *m, const uint8_t *record) {
+    return !load32(record + SARP_AT_WINDOW) || holds_whole(m, load64(record + SARP_AT_PARENT_KEY), ANY_OFFSET);
+}
+
+/* Whether of a window's root nothing is known but where something diverges: then the record that is read says what it stands on. */
+static uint32_t is_unknown(const sarp_entry *roots, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++)
+        if (!entry_placeholder(roots + i)) return 0;
+    return 1;
+}
+
+/* Windows that may be held, from the first on: whose roots the directory has, all but the last of them whole, as far as that is
+   known without reading. A root whose partition is not loaded counts as there. */
 static uint32_t count_roots(matching *m) {
     const uint32_t windows = (blocks_asked(m->query) + SARP_WINDOW - 1) / SARP_WINDOW;
     uint64_t keys[ROOT_BATCH];
-    sarp_entry entry;
+    sarp_entry roots[EQUAL_KEYS];
     for (uint32_t first = 0; first < windows; first += ROOT_BATCH) {
         const uint32_t batch = windows - first < ROOT_BATCH ? windows - first : ROOT_BATCH;
         for (uint32_t i = 0; i < batch; i++) {
@@ -130,9 +165,10 @@ static uint32_t count_roots(matching *m) {
             directory_prefetch(m->dir, keys[i]);
         }
         for (uint32_t i = 0; i < batch; i++) {
-            const int32_t found = sarp_directory_find(m->dir, keys[i], &entry, 0);
-            if (found == 0) return first + i;
-            if (found < 0) need_partition_of(m, keys[i]);
+            const uint32_t window = first + i, found = find(m, keys[i], roots);
+            if (m->r.missing) continue;
+            if (!found) return window;
+            if (window && !is_whole(m, (window - 1) * SARP_WINDOW, roots, found)) return window + is_unknown(roots, found);
         }
         if (m->r.missing) return first + batch;
     }
@@ -217,6 +253,7 @@ static void match_one(matching *m) {
         proof best;
         q->records = 0;
         walk_window(m, base, limit, &best);
+        if (best.length && !stands(m, best.record)) best.length = 0;
         if (best.length && q->locations) take_locations(m, base, &best);
         if ((best.length || m->r.missing) && q->locations) {
             from = locate_from(m, window);
@@ -232,6 +269,7 @@ static void match_one(matching *m) {
         if (best.length) {
             if (!q->locations) q->records = 1;
             answer(q, base + best.length, &best);
+            if (m->dir->base->evicts) directory_touch(m->dir, m->seed, q);
             if (from) {
                 q->located = from + 1;
                 q->status = SARP_NEED;

@@ -2,6 +2,7 @@
 
 #include "internal_change.h"
 #include "internal_postings.h"
+#include "internal_recency.h"
 
 /* --- finding */
 
@@ -159,6 +160,13 @@ static place place_of_change(const sarp_base *base, const sarp_change *change) {
     return (place){change->key, change->root_key, reference_of(base, change->supersedes)};
 }
 
+static sarp_posting posting_entering(const sarp_base *base, const sarp_change *change, place at) {
+    const uint64_t word0 = posting_word0(change->key, change->n, change->d, change->point);
+    if (!change->supersedes) return (sarp_posting){word0, change->root_key, at.filter};
+    const uint64_t word1 = at.reference << 24;
+    return (sarp_posting){word0, change->point ? word1 : with_level_entering(base, word1, change->level), at.filter};
+}
+
 static int apply_add(sarp_postings *dir, const sarp_change *change, place at) {
     sarp_posting_partition *part;
     const int status = writable(dir, at, &part);
@@ -170,8 +178,7 @@ static int apply_add(sarp_postings *dir, const sarp_change *change, place at) {
     if (found && (found->word1 | flags) == found->word1) return SARP_OK;
     part->flags |= SARP_PARTITION_DIRTY;
     if (found) found->word1 |= flags;
-    else posting_insert(dir, part, index, (sarp_posting){posting_word0(change->key, change->n, change->d, change->point),
-                                                         at.reference << 24 | flags, at.filter});
+    else posting_insert(dir, part, index, posting_entering(dir->base, change, at));
     return SARP_OK;
 }
 
@@ -267,6 +274,14 @@ uint32_t sarp_postings_forget(sarp_postings *dir, uint32_t first_partition, uint
         }
     }
     return dropped;
+}
+
+void postings_touch(sarp_postings *dir, place at, uint32_t level) {
+    sarp_posting_partition *part;
+    uint32_t index;
+    if (!posting_find(dir, at, &part, &index)) return;
+    sarp_posting *e = posting_at(dir, part, index);
+    if (level_of(dir->base, e->word1) < level) e->word1 = with_level(dir->base, e->word1, level);
 }
 
 void sarp_postings_partition_of(const sarp_postings *dir, const sarp_change *changes, size_t count, uint32_t *out) {

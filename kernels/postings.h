@@ -27,6 +27,8 @@ typedef struct {
     uint8_t flags;
 } sarp_posting_partition;
 
+struct sarp_condemned;
+
 typedef struct {
     const sarp_base *base;
     sarp_arena arena;
@@ -39,6 +41,7 @@ typedef struct {
     uint32_t read_cap;            /* records that matching reads in a window: 1 to SARP_READ_CAP_MAX */
     uint32_t refine_at, prune_at; /* at most SARP_LIST_GROWN_MAX - 1 */
     uint32_t tie_cap;             /* of postings that tie, so many on either side of the query's place are looked at */
+    const struct sarp_condemned *condemned; /* records that are being evicted are posted nowhere any more; NULL: none is */
 } sarp_postings;
 
 /* Makes an empty directory of one loaded partition. The pointers, limits and options are set by the caller. */

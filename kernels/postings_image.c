@@ -1,5 +1,6 @@
 #include "internal_change.h"
 #include "internal_postings.h"
+#include "internal_recency.h"
 
 static void reset(sarp_postings *dir) {
     arena_reset(&dir->arena);
@@ -72,8 +73,9 @@ int32_t sarp_postings_load(sarp_postings *dir, uint32_t number, const sarp_posti
     if (arena_available(&dir->arena) < SARP_PARTITION_PAGES) return SARP_FULL;
     arena_resize(&dir->arena, part->pages, 0, posting_pages(count));
     for (uint32_t i = 0; i < count; i++) {
-        const sarp_posting *e = entries + i;
-        *posting_at(dir, part, i) = *e;
+        sarp_posting *e = posting_at(dir, part, i);
+        *e = entries[i];
+        if (!posting_point(e) && !posting_is_state(e)) e->word1 = with_level_entering(dir->base, e->word1, 0);
         if (!posting_is_state(e)) slot_count(dir->base, posting_reference(e), posting_point(e) ? 0 : posting_n(e), 1);
     }
     dir->states += states;

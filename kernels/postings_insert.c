@@ -1,6 +1,7 @@
 #include "internal_change.h"
 #include "internal_insert.h"
 #include "internal_postings.h"
+#include "internal_recency.h"
 
 /* What a new record is called in the plan before it has a place: its window's number among the new ones, in the slot that no
    file has. */
@@ -64,7 +65,9 @@ static uint64_t count_of(const planning *p, const posting_list *list) {
 }
 
 static void gather_one(const planning *p, const sarp_posting *e, uint32_t *count) {
-    if (*count < SARP_LIST_GROWN_MAX && !posting_is_state(e)) p->dir->members[(*count)++] = *e;
+    const struct sarp_condemned *condemned = p->dir->condemned;
+    if (*count == SARP_LIST_GROWN_MAX || posting_is_state(e)) return;
+    if (!condemned || !is_condemned(condemned, posting_reference(e))) p->dir->members[(*count)++] = *e;
 }
 
 /* Copies the list's postings to dir->members; returns how many. The caller has seen that they are not too many. */
@@ -288,10 +291,12 @@ static uint8_t points_of(const planning *p, uint64_t reference) {
     return points;
 }
 
-static int32_t apply_record(planning *p, const uint8_t *record, uint64_t position) {
+/* `level`: of a new segment. */
+static int32_t apply_record(planning *p, const uint8_t *record, uint64_t position, uint32_t level) {
     sarp_change changes[RECORD_CHANGES_MAX];
     size_t done;
     const uint32_t count = changes_of(p->dir->base, record, position, changes);
+    for (uint32_t i = 0; i < count; i++) changes[i].level = (uint8_t)level;
     return sarp_postings_apply(p->dir, changes, NULL, count, &done);
 }
 
@@ -331,7 +336,9 @@ static int32_t write_segments(planning *p, planned segment, const uint8_t *owner
             plan_of(p)[i].supersedes = position;
             plan_of(p)[i].reserved = 1;
         }
-        const int32_t status = apply_record(p, record, position);
+        /* What it supersedes has just been matched. */
+        const uint32_t level = segment.supersedes ? level_at_top(segment.window) : level_on_probation(segment.window);
+        const int32_t status = apply_record(p, record, position, level);
         if (status != SARP_OK) return status; /* only if postings_has_room were wrong */
     }
     return SARP_OK;
@@ -351,7 +358,7 @@ static int32_t write_growth(planning *p, sarp_commit *commit) {
         const uint8_t *record;
         uint64_t position;
         write_postings(commit, changes + i, count, &record, &position);
-        const int32_t status = apply_record(p, record, position);
+        const int32_t status = apply_record(p, record, position, 0);
         if (status != SARP_OK) return status;
     }
     return SARP_OK;

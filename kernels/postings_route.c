@@ -1,4 +1,5 @@
 #include "internal_candidates.h"
+#include "internal_recency.h"
 #include "internal_removals.h"
 #include "postings.h"
 
@@ -158,6 +159,12 @@ static void answer(sarp_query *q, uint32_t matched, uint32_t records, const proo
     q->status = SARP_OK;
 }
 
+/* Lifts the record that proved a window. What is said of a record's recency stands at its posting at point 0 alone. */
+static void touch(routing *t, const proof *p, uint32_t first) {
+    const uint64_t filter = filter_of(t->dir->base, p->record + SARP_SEGMENT_HEADER, p->n, 0);
+    postings_touch(t->dir, (place){key_of(t->seed, ids_at(t, first)), filter, p->reference}, level_at_top(first / SARP_WINDOW));
+}
+
 /* All windows are presumed whole, so that their reads go out together; the first that is found not to be ends it. Goes
    through `at_once` windows and notes where it stands. */
 static void match_one(routing *t, uint32_t at_once) {
@@ -180,6 +187,7 @@ static void match_one(routing *t, uint32_t at_once) {
         }
         if (best.length && q->locations) copy_locations(t->r.pages, best.record, q, first, best.length);
         if (best.length) {
+            if (t->dir->base->evicts) touch(t, &best, first);
             last = best;
             matched = first + best.length;
         }

@@ -37,7 +37,10 @@ typedef struct {
     uint32_t slot_count; /* slots below this one may be in use */
     uint32_t features;
     uint32_t routing; /* 0: divergence, 1: sarp: the number in log headers */
-    uint32_t location_bytes; /* of a block, for slot_live */
+    uint32_t location_bytes; /* of a block, for slot_live and eviction */
+    uint32_t evicts;  /* recency is kept: matches lift entries */
+    uint32_t clock;   /* ticks, modulo 32 */
+    uint32_t resting; /* level of entries that come from images or the log: 16 at first, a tick lowers it, at least 2 */
 } sarp_base;
 
 /* Pages that sorted sequences of entries grow in, one at a time. */
@@ -61,5 +64,6 @@ typedef struct {
     uint64_t commit;
     uint8_t n, d, dp, type;
     uint8_t point, operation; /* sarp: 1 add, 2 drop; 0: nothing */
-    uint16_t reserved;
+    uint8_t level; /* of a new entry; 0: base->resting */
+    uint8_t reserved;
 } sarp_change;

@@ -39,7 +39,8 @@ CHANGE_DTYPE = np.dtype(
         ("type", "|u1"),
         ("point", "|u1"),
         ("operation", "|u1"),
-        ("reserved", "<u2"),
+        ("level", "|u1"),
+        ("reserved", "|u1"),
     ]
 )
 """`sarp_change`: how a log record changes the directory."""

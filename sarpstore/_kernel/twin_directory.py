@@ -289,7 +289,7 @@ class TwinStore:
         for window in reversed(range(self._present_windows(query))):
             proof, reads = self._prove(query, window)
             records_read += reads
-            if proof is not None:
+            if proof is not None and self._stands(proof):
                 return MatchResult(window * self.window_blocks + proof.length, proof.owner, records_read)
         return MatchResult(0, None, records_read)
 
@@ -378,9 +378,25 @@ class TwinStore:
     def _present_windows(self, query: _Query) -> int:
         """The number of windows before the first whose root key has no root entry."""
         for window in range(query.windows):
-            if not self.directory.roots(query.key(window, 0)):
+            roots = self.directory.roots(query.key(window, 0))
+            if not roots:
                 return window
+            if window and not self._stands_on_whole(query, window, roots):
+                # Of a placeholder it is not known what it stands on: the record that is read says it.
+                return window + all(root.position is None for root in roots)
         return query.windows
+
+    def _stands_on_whole(self, query: _Query, window: int, roots: Sequence[Entry]) -> bool:
+        """Whether the previous window's owner, which one of these roots names, is there and whole."""
+        offsets = {root.dp for root in roots if root.position is not None and root.d == 0}
+        found = [entry for offset in offsets for entry in self._entries_at(query, window - 1, offset)]
+        return any(entry.n == self.window_blocks for entry in found)
+
+    def _stands(self, proof: _Proof) -> bool:
+        """Whether the previous window's owner, which the record names, is still there."""
+        record = self._records[proof.owner.position]
+        held = self.directory.at(record.parent_key)
+        return not record.window or any(entry.n == self.window_blocks for entry in held)
 
     def _hits(self, query: _Query, window: int) -> Iterator[tuple[int, list[Entry]]]:
         """The window's offsets where the directory has entries that may be this path's, the deepest first."""

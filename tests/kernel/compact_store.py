@@ -83,7 +83,7 @@ class CompactStore:
         ids = ids_of(path)[-1]
         position = self.commit.append_removal(remove_record(holder, namespace, ids))
         assert position
-        self.removals.mark(ffi.from_buffer("uint8_t[]", ids), 16, 1, holder, namespace, position)
+        self.removals.mark(ffi.from_buffer("uint8_t[]", ids), 1, holder, namespace, position)
         self.held = {
             key: location
             for key, location in self.held.items()

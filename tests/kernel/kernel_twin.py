@@ -60,7 +60,7 @@ class FollowingTwin(TwinStore):
         windows = self._present_windows(query)
         while windows:
             last, _ = self._prove(query, windows - 1)
-            if last is None:
+            if last is None or not self._stands(last):
                 windows -= 1
             else:
                 proofs = [last]
@@ -73,16 +73,6 @@ class FollowingTwin(TwinStore):
                 windows = lost + 1
             query = self._query(ids[: windows * _WINDOW], holder, namespace)
         return MatchResult(0, None, 0), []
-
-    def estimate(self, ids: Sequence[bytes], holder: int = 0, namespace: int = 0) -> tuple[int, int]:
-        query = self._query(ids, holder, namespace)
-        windows = self._present_windows(query)
-        if not windows:
-            return 0, 0
-        base = (windows - 1) * _WINDOW
-        for offset, entries in self._hits(query, windows - 1):
-            return base + offset + 1, min(base + max(entry.n for entry in entries), len(query.ids))
-        return base, base
 
     def rebuilt(self) -> FollowingTwin:
         other = self.with_directory(TwinDirectory(self.directory.secret))
@@ -122,8 +112,11 @@ class FollowingTwin(TwinStore):
 
     def _present_windows(self, query: _Query) -> int:
         for window in range(query.windows):
-            if not self.directory.at(query.key(window, 0)):
+            roots = self._seen(query.key(window, 0))
+            if not roots:
                 return window
+            if window and not self._stands_on_whole(query, window, roots):
+                return window + all(root.position is None for root in roots)
         return query.windows
 
     def _seen(self, key: int) -> list[Entry]:
