@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sarpstore import _format as fmt
+from sarpstore._directory.recency import Evicted, Recency, Threshold
 from sarpstore._errors import LimitError
 from sarpstore._kernel import CHANGE_DTYPE, FEATURES, PARTITION_DTYPE, ffi, lib, pointer, reserve
 from sarpstore._log.base import Base
@@ -168,6 +169,20 @@ class DivergenceDirectory:
 
         return [sweep]
 
+    # Eviction
+
+    def age(self, begin: int, partitions: int) -> int | None:
+        """Keep what is at the lowest level from falling through it."""
+        return _cursor(lib.sarp_directory_age(self.c, begin, partitions))
+
+    def recency(self, begin: int, partitions: int, out: Recency) -> int | None:
+        """Add up the bytes of records by level."""
+        return _cursor(lib.sarp_directory_recency(self.c, begin, partitions, out.c))
+
+    def evict(self, begin: int, partitions: int, threshold: Threshold, evicted: Evicted) -> int | None:
+        """Take out the entries that a threshold says."""
+        return _cursor(lib.sarp_directory_evict(self.c, begin, partitions, threshold.c, evicted.c))
+
     # Partitions in order of prefix
 
     def row(self, partition: int) -> Any:
@@ -264,3 +279,8 @@ class DivergenceDirectory:
             raise self._full()
         if status != lib.SARP_OK:
             raise ValueError("not a directory that any writer makes")
+
+
+def _cursor(prefix: int) -> int | None:
+    """Where a sweep goes on; None behind all keys."""
+    return int(prefix) if prefix < 1 << 48 else None

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from sarpstore._errors import LimitError
+    from sarpstore._directory.recency import Evicted, Recency, Threshold
     from sarpstore._log.base import Base
 
 __all__ = ["Cursor", "Directory"]
@@ -176,6 +177,24 @@ class Directory(Protocol):
         """What applies a `sarp_mark_plan`: each is called for all partitions in order, before the next is.
 
         One call takes less than half a millisecond; False: call it again for this partition.
+        """
+        ...
+
+    # Eviction's sweeps over some partitions, in the order of their ranges, from one on: where the next begins, or None at
+    # the end. Those that are not loaded are passed over, and one that splits meanwhile is met once.
+
+    def age(self, begin: Cursor, partitions: int) -> Cursor | None:
+        """Keep what is at the lowest level from falling through it: over all, before `Base.tick`."""
+        ...
+
+    def recency(self, begin: Cursor, partitions: int, out: Recency) -> Cursor | None:
+        """Add up the bytes of records by level."""
+        ...
+
+    def evict(self, begin: Cursor, partitions: int, threshold: Threshold, evicted: Evicted) -> Cursor | None:
+        """Take out the entries that a threshold says; what went is added to `evicted`.
+
+        What was begun is gone on with to its end: a record may have entries that only a later call takes out.
         """
         ...
 

@@ -6,19 +6,22 @@ are worth reading. The kernel does the work; this class owns the memory that it 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from sarpstore import _format as fmt
 from sarpstore._directory.divergence import DIRTY, LOADED
+from sarpstore._directory.recency import Evicted, Recency, Threshold
 from sarpstore._errors import LimitError
 from sarpstore._kernel import CHANGE_DTYPE, FEATURES, POSTING_PARTITION_DTYPE, ffi, lib, pointer, reserve
 from sarpstore._log.base import Base
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from sarpstore._directory.interface import Cursor
 
 __all__ = ["LIST_GROWN_MAX", "READ_CAP_MAX", "PostingsDirectory"]
 
@@ -30,6 +33,19 @@ LIST_GROWN_MAX: Final = int(lib.SARP_LIST_GROWN_MAX)
 _PAGE: Final = int(lib.SARP_ARENA_PAGE)
 _PAGE_POSTINGS: Final = _PAGE // fmt.POSTING_DTYPE.itemsize
 _TIE_CAP: Final = 8192
+# Half as many records are evicted by one pair of sweeps.
+_CONDEMNED: Final = 1 << 20
+
+
+Low: TypeAlias = tuple[int, int, int]
+"""(key, filter, reference): where a partition begins."""
+
+
+class _Dropping(NamedTuple):
+    """How far the postings of condemned records have been taken out, and from where on others are looked for then."""
+
+    low: Low
+    found_to: Low | None
 
 
 class PostingsDirectory:
@@ -80,6 +96,10 @@ class PostingsDirectory:
         self.c.refine_at = min(refine_at, LIST_GROWN_MAX - 1)
         self.c.prune_at = min(prune_at, LIST_GROWN_MAX - 1)
         self.c.tie_cap = _TIE_CAP
+        self._condemned_space = reserve(_CONDEMNED * 8, "eviction")
+        self._condemned: Any = ffi.new("sarp_condemned *")
+        self._condemned.references = pointer("uint64_t *", self._condemned_space)
+        self._condemned.size = _CONDEMNED
         self._done = ffi.new("size_t *")
         self._bounds = ffi.new("uint32_t[2]")
 
@@ -207,6 +227,40 @@ class PostingsDirectory:
 
         return [sweep, sweep_states]
 
+    # Eviction
+
+    def age(self, begin: Low, partitions: int) -> Low | None:
+        """Keep what is at the lowest level from falling through it."""
+        cursor = _cursor_at(begin)
+        return _low_at(cursor) if lib.sarp_postings_age(self.c, cursor, partitions) else None
+
+    def recency(self, begin: Low, partitions: int, out: Recency) -> Low | None:
+        """Add up the bytes of records by level."""
+        cursor = _cursor_at(begin)
+        return _low_at(cursor) if lib.sarp_postings_recency(self.c, cursor, partitions, out.c) else None
+
+    def evict(self, begin: Cursor, partitions: int, threshold: Threshold, evicted: Evicted) -> Cursor | None:
+        """Take out the records that a threshold says: one sweep finds some, another takes out all their postings."""
+        if isinstance(begin, _Dropping):
+            return self._drop(begin, partitions, evicted)
+        cursor = _cursor_at(begin)
+        more = bool(lib.sarp_postings_condemn(self.c, cursor, partitions, threshold.c, self._condemned))
+        full = more and _low_at(cursor) == begin
+        if more and not full:
+            return _low_at(cursor)
+        if not self._condemned.count:
+            return None
+        self.c.condemned = self._condemned
+        return _Dropping(self.begin_of(self.first()), begin if full else None)
+
+    def _drop(self, at: _Dropping, partitions: int, evicted: Evicted) -> Cursor | None:
+        cursor = _cursor_at(at.low)
+        if lib.sarp_postings_evict(self.c, cursor, partitions, self._condemned, evicted.c):
+            return _Dropping(_low_at(cursor), at.found_to)
+        self.c.condemned = ffi.NULL
+        lib.sarp_condemned_clear(self._condemned)
+        return at.found_to
+
     # Partitions in order of their lows
 
     def row(self, partition: int) -> Any:
@@ -286,3 +340,13 @@ class PostingsDirectory:
             raise self.full_error()
         if status != lib.SARP_OK:
             raise ValueError("not a directory that any writer makes")
+
+
+def _cursor_at(low: Low) -> Any:
+    """A sweep's place in the kernel's form."""
+    key, value, reference = low
+    return ffi.new("sarp_posting *", {"word0": key << 16, "word1": reference << 24, "filter": value})
+
+
+def _low_at(cursor: Any) -> Low:
+    return int(cursor.word0) >> 16, int(cursor.filter), int(cursor.word1) >> 24

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["Base"]
 
 _SLOTS: Final = int(lib.SARP_SLOTS)
+_LEVELS: Final = 32
+# What comes from images or the log begins on probation, as if it had been inserted at the open. A tick lowers what
+# comes later as well; one step above the floor is the least, since a partition may be loaded in the middle of a sweep.
+_RESTING: Final = 16
+_RESTING_MIN: Final = 2
 
 
 class Base:
@@ -66,6 +71,17 @@ class Base:
         """The slot of each file that has one."""
         files = self.slot_files[: self.slot_count].tolist()
         return {number: slot for slot, number in enumerate(files) if number}
+
+    def keep_recency(self, location_bytes: int) -> None:
+        """Before anything is entered: matches lift entries, so that eviction knows what is asked for."""
+        self.c.location_bytes = location_bytes
+        self.c.resting = _RESTING
+        self.c.evicts = 1
+
+    def tick(self) -> None:
+        """Lower all levels by one, those of entries that are not in memory yet too."""
+        self.c.clock = (self.c.clock + 1) % _LEVELS
+        self.c.resting = max(_RESTING_MIN, self.c.resting - 1)
 
     def keys(self, ids: npt.NDArray[np.uint8], holder: int, name_space: int) -> npt.NDArray[np.uint64]:
         """The directory keys of block ids (count, 16)."""

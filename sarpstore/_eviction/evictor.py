@@ -1,0 +1,81 @@
+"""Eviction's mechanism: sweeps over the directory in slices, between which the event loop gets its turn."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from sarpstore._directory import Evicted, Recency, Threshold
+from sarpstore._eviction.policy import boundary_file, boundary_level, ticks_due
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sarpstore._directory import Cursor, Directory
+
+__all__ = ["Evictor"]
+
+# Partitions that a call looks at, or writes anew: 0.1 to 0.3 ms.
+_LOOKED_AT: Final = 64
+_CHANGED: Final = 16
+# So many ticks at once leave nothing of what was.
+_TICKS_MAX: Final = 32
+
+
+class Evictor:
+    """Ages and evicts the entries of `directory`, which keeps recency (`Base.keep_recency`).
+
+    One call at a time, and none beside a compaction or a mark pass. Entries that are not in memory age with the
+    others; they are neither counted nor evicted.
+    """
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._ticked = 0
+        self._unfinished: tuple[Cursor, Threshold, Evicted] | None = None
+        self.records = self.blocks = self.bytes = 0
+        """What was evicted since the open."""
+
+    async def age(self, written: int, capacity: int) -> None:
+        """Make the ticks that are due, when insertions have written `written` bytes of records since the open.
+
+        `capacity`: bytes of records that the store may hold.
+        """
+        due = ticks_due(written, capacity, self._ticked)
+        self._ticked += due
+        for _ in range(min(due, _TICKS_MAX)):
+            await self._sweep(lambda begin: self._directory.age(begin, _LOOKED_AT))
+            self._directory.base.tick()
+
+    async def evict(self, wanted: int) -> Evicted:
+        """Take out the coldest entries whose records have `wanted` bytes together, about; what went."""
+        await self.finish()
+        level, rest = boundary_level((await self._count()).levels, wanted)
+        by_file = (await self._count(level)).by_file(self._directory.base.slot_files) if rest else {}
+        threshold = Threshold(level, boundary_file(by_file, rest))
+        self._unfinished = self._directory.begin_of(self._directory.first()), threshold, Evicted()
+        return await self.finish()
+
+    async def finish(self) -> Evicted:
+        """Go on with an eviction that was cut short, if one was; what it took out in all."""
+        evicted = Evicted()
+        while self._unfinished is not None:
+            begin, threshold, evicted = self._unfinished
+            cursor = self._directory.evict(begin, _CHANGED, threshold, evicted)
+            self._unfinished = None if cursor is None else (cursor, threshold, evicted)
+            if cursor is not None:
+                await asyncio.sleep(0)
+        self.records += evicted.records
+        self.blocks += evicted.blocks
+        self.bytes += evicted.bytes
+        return evicted
+
+    async def _count(self, level: int | None = None) -> Recency:
+        out = Recency(level)
+        await self._sweep(lambda begin: self._directory.recency(begin, _LOOKED_AT, out))
+        return out
+
+    async def _sweep(self, some: Callable[[Cursor], Cursor | None]) -> None:
+        begin: Cursor | None = self._directory.begin_of(self._directory.first())
+        while (begin := some(begin)) is not None:
+            await asyncio.sleep(0)
