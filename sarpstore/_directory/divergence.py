@@ -12,13 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sarpstore import _format as fmt
-from sarpstore._directory.recency import Evicted, Recency, Threshold
 from sarpstore._errors import LimitError
 from sarpstore._kernel import CHANGE_DTYPE, FEATURES, PARTITION_DTYPE, ffi, lib, pointer, reserve
 from sarpstore._log.base import Base
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from sarpstore._directory.recency import Evicted, Recency, Threshold
 
 __all__ = ["DIRTY", "LOADED", "PARTITION_BYTES_MAX", "DivergenceDirectory"]
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from sarpstore._errors import LimitError
     from sarpstore._directory.recency import Evicted, Recency, Threshold
+    from sarpstore._errors import LimitError
     from sarpstore._log.base import Base
 
 __all__ = ["Cursor", "Directory"]
@@ -180,8 +180,8 @@ class Directory(Protocol):
         """
         ...
 
-    # Eviction's sweeps over some partitions, in the order of their ranges, from one on: where the next begins, or None at
-    # the end. Those that are not loaded are passed over, and one that splits meanwhile is met once.
+    # Eviction's sweeps over some partitions, in the order of their ranges, from one on: where the next begins, or None
+    # at the end. Those that are not loaded are passed over, and one that splits meanwhile is met once.
 
     def age(self, begin: Cursor, partitions: int) -> Cursor | None:
         """Keep what is at the lowest level from falling through it: over all, before `Base.tick`."""

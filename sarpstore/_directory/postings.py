@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from sarpstore import _format as fmt
 from sarpstore._directory.divergence import DIRTY, LOADED
-from sarpstore._directory.recency import Evicted, Recency, Threshold
 from sarpstore._errors import LimitError
 from sarpstore._kernel import CHANGE_DTYPE, FEATURES, POSTING_PARTITION_DTYPE, ffi, lib, pointer, reserve
 from sarpstore._log.base import Base
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sarpstore._directory.interface import Cursor
+    from sarpstore._directory.recency import Evicted, Recency, Threshold
 
 __all__ = ["LIST_GROWN_MAX", "READ_CAP_MAX", "PostingsDirectory"]
 

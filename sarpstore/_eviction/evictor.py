@@ -58,13 +58,14 @@ class Evictor:
 
     async def finish(self) -> Evicted:
         """Go on with an eviction that was cut short, if one was; what it took out in all."""
-        evicted = Evicted()
-        while self._unfinished is not None:
-            begin, threshold, evicted = self._unfinished
-            cursor = self._directory.evict(begin, _CHANGED, threshold, evicted)
-            self._unfinished = None if cursor is None else (cursor, threshold, evicted)
-            if cursor is not None:
-                await asyncio.sleep(0)
+        if self._unfinished is None:
+            return Evicted()
+        begin, threshold, evicted = self._unfinished
+        while (cursor := self._directory.evict(begin, _CHANGED, threshold, evicted)) is not None:
+            begin = cursor
+            self._unfinished = begin, threshold, evicted
+            await asyncio.sleep(0)
+        self._unfinished = None
         self.records += evicted.records
         self.blocks += evicted.blocks
         self.bytes += evicted.bytes
