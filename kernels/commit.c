@@ -65,7 +65,7 @@ static void close_record(const sarp_commit *commit, uint8_t *record, uint64_t po
 }
 
 void sarp_commit_begin(sarp_commit *commit) {
-    commit->open = commit->highest = commit->dead_bytes = 0;
+    commit->open = commit->highest = commit->new_bytes = 0;
     commit->page_count = commit->records = commit->changes = commit->ordered = 0;
 }
 

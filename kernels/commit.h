@@ -13,7 +13,7 @@ typedef struct {
     uint64_t file_number;
     uint64_t number;        /* of this commit */
     uint64_t sequence;      /* of the next record */
-    uint64_t dead_bytes;    /* of the records that this commit's records supersede */
+    uint64_t new_bytes;     /* of the records that insertions wrote, copies not counted */
     uint64_t open;          /* bit f: heads[f] is a page with f free units */
     uint64_t highest;       /* position of its records; 0: it has none */
     uint32_t slot;
@@ -25,8 +25,8 @@ typedef struct {
     uint16_t heads[64];
 } sarp_commit;
 
-/* Begins an empty commit; the caller has set all fields but those that count from here on: open, highest, dead_bytes,
-   page_count, records, changes, ordered. */
+/* Begins an empty commit; the caller has set all fields but those that count from here on: open, highest,
+   new_bytes, page_count, records, changes, ordered. */
 void sarp_commit_begin(sarp_commit *commit);
 
 enum { SARP_PLACE_BEST = 0, SARP_PLACE_BEHIND = 1, SARP_PLACE_FRESH = 2 }; /* where it fits; behind all; a page of its own */

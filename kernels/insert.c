@@ -69,7 +69,6 @@ const uint8_t *write_segment(sarp_commit *commit, const sarp_query *q, planned *
     const uint64_t first = commit->file_number << 24 | commit->first_page * UINT64_C(64);
     /* Postings records speak of the records before them. */
     const int behind = p->supersedes && (p->supersedes >= first || commit->ordered);
-    if (p->supersedes) commit->dead_bytes += record_units(load16(owner + SARP_AT_LENGTH)) * (uint64_t)SARP_UNIT;
     uint8_t *record = commit_place(commit, length, behind ? SARP_PLACE_BEHIND : SARP_PLACE_BEST, position);
     memset(record, 0, SARP_SEGMENT_HEADER);
     store16(record + SARP_AT_LENGTH, (uint16_t)length);
@@ -96,6 +95,7 @@ const uint8_t *write_segment(sarp_commit *commit, const sarp_query *q, planned *
     if (p->held) memcpy(body, owner + SARP_SEGMENT_HEADER + owner[SARP_AT_N] * SARP_ID, (size_t)p->held * bytes);
     memcpy(body + (size_t)p->held * bytes, locations + (base + p->held) * bytes, (size_t)(p->n - p->held) * bytes);
     commit_add(commit, record, *position);
+    commit->new_bytes += length;
     return record;
 }
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sarpstore import _format as fmt
-from sarpstore._kernel import pointer
 from sarpstore._log.commits import count_record
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def _remembered(record: memoryview, context: Context) -> bytes | None:
     body = record[fmt.RECORD.size + fmt.REMOVAL_FIELDS.size :]
     entries: npt.NDArray[Any] = np.frombuffer(body, fmt.COUNT_ENTRY_DTYPE)
     ids = np.ascontiguousarray(entries["id"])
-    known = context.removals.get_counts(pointer("uint8_t *", ids), len(ids), holder, name_space)
+    known = context.removals.get_counts(ids.view(np.uint8).reshape(-1, fmt.ID_BYTES), holder, name_space)
     kept = entries[(entries["count"] == known) & (known > 1)]
     return count_record(holder, name_space, kept) if len(kept) else None
 

@@ -58,7 +58,11 @@ class Background:
         self.checkpoints = 0
         """Checkpoints published."""
         self.lifetimes = Lifetimes(options.ttl_s)
-        self.maintenance = None if state.log is None else Maintenance(state, self.checkpoint)
+        self.maintenance = None
+        if self._checkpointer is not None:
+            self.maintenance = Maintenance(
+                state, self.checkpoint, lambda: self.checkpoint_position, self._checkpointer.lock
+            )
         self._tasks = self._reading_tasks(state)
         if self.maintenance is not None:
             self._tasks.append(self._start(self._checkpoint_when_due, "checkpoints"))

@@ -31,8 +31,9 @@ from sarpstore._log.commits import CommitBuffer, clear_record, namespace_record
 from sarpstore._log.gather import INSERT_WINDOWS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
+    from sarpstore._engine.maintenance import Maintenance
     from sarpstore._engine.state import State
     from sarpstore._options import Options
 
@@ -55,9 +56,9 @@ class Core:
         self.closed = False
         self.matches = self.matched_blocks = self.records_read = 0
         self.inserts = self.inserted_blocks = 0
-        self.remover = Remover(state, lambda records, markers: self.room(records, markers))
-        self.room: Callable[[int, int], Awaitable[None]] = _no_wait
-        """Returns once so many records, and so many markers, can be taken: what bounds the store waits there."""
+        self.remover = Remover(state, self._removal_room)
+        self.maintenance: Maintenance | None = None
+        """What makes room; None in a read-only store."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._pid = os.getpid()
@@ -211,6 +212,11 @@ class Core:
         await self.remover.clear(holder)
         await self._acknowledge()
 
+    async def _removal_room(self, markers: int) -> None:
+        """Return once so many markers can be made."""
+        if self.maintenance is not None:
+            await self.maintenance.room(markers)
+
     async def _acknowledge(self) -> None:
         """Under `always`, return once what the call did, or found done, is synced."""
         if self.options.durability == "always":
@@ -225,7 +231,6 @@ class Core:
         self._check_scheme(state, sequenced.key, sequenced.key_bytes)
         new = 0
         if len(rows):
-            await self.room(0, 0)
             held = self._insert_from_memory(sequenced, rows, holder)
             if held is None:
                 new = await self._insert_in_parts(sequenced, _one(sequenced, holder), rows)
@@ -327,10 +332,6 @@ def _named(state: State, sequenced: Sequenced, holder: int, commit: CommitBuffer
         return False
     state.namespaces[key.name_space] = NamespaceEntry(key.name_space, sequenced.key_bytes, key.name, key.adapter)
     return True
-
-
-async def _no_wait(records: int, markers: int) -> None:
-    """There is room."""
 
 
 def _one(sequenced: Sequenced, holder: int) -> Queries:

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from sarpstore._compaction import AT_REST, SETTLING, Compactor, choose, settled
 from sarpstore._errors import FailedError, SarpError
 from sarpstore._markpass import MarkPass
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from sarpstore._engine.state import State
+    from sarpstore._options import Progress
 
 __all__ = ["Maintenance"]
 
@@ -28,18 +30,33 @@ _CHECK_S: Final = 0.1
 _RETRY_S: Final = 5.0
 # A mark pass begins when this share of the markers is taken: what is left serves while it runs.
 _PASS_AT: Final = 0.5
+# How often files are looked at whether one is worth compacting, and how fast one is read where nobody waits for it.
+_LOOK_S: Final = 1.0
+_RESTING_BYTES_PER_S: Final = 32 << 20
 
 
 class Maintenance:
-    """The work, what is due of it, and who waits for it. `checkpoint()` publishes a checkpoint."""
+    """The work, what is due of it, and who waits for it.
 
-    def __init__(self, state: State, checkpoint: Callable[[], Awaitable[None]]) -> None:
+    `checkpoint()` publishes a checkpoint, `start()` is where the newest one starts, and `deleting` is the lock under
+    which they are written.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        checkpoint: Callable[[], Awaitable[None]],
+        start: Callable[[], int],
+        deleting: asyncio.Lock,
+    ) -> None:
         self._state = state
         self._checkpoint = checkpoint
+        self._start = start
         self._one_at_a_time = asyncio.Lock()
         self._wanted = asyncio.Event()
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._failure: SarpError | None = None
+        self._looked_at = 0.0
         self._pass = MarkPass(
             state.folder,
             state.scheduler,
@@ -51,19 +68,65 @@ class Maintenance:
             load_all=state.loader.load_all,
             direct=state.files.direct,
         )
+        self.compactor = Compactor(
+            state.folder,
+            state.scheduler,
+            state.directory,
+            state.loader,
+            state.pages,
+            state.gatherer,
+            state.writer,
+            state.ledger,
+            removals=state.removals,
+            drop_file=state.files.drop_slot,
+            deleting=deleting,
+            report=state.matcher.report,
+            direct=state.files.direct,
+            bytes_per_second=_RESTING_BYTES_PER_S,
+        )
         self.mark_passes = 0
         """Mark passes that have ended."""
 
     # --- for callers
 
-    async def room(self, records: int, markers: int) -> None:
-        """Return once so many markers can be made; FailedError where the work that makes room can't be done."""
+    async def room(self, markers: int) -> None:
+        """Return once so many markers can be made. Raises what keeps the work from being done that makes room."""
         removals = self._state.removals
         while markers > removals.room and removals.markers:
             if self._failure is not None:
                 raise self._failure
             self._wanted.set()
             await asyncio.shield(self._done)
+
+    async def compact(self, progress: Progress | None = None) -> None:
+        """Compact until the log files hold little more than what is live."""
+        async with self._one_at_a_time:
+            if self._state.removals.markers:
+                await self._mark_pass()
+            await self._state.writer.sync()
+            # Only files before a checkpoint's start may go: with this one, all that are complete.
+            await self._checkpoint()
+            rate, self.compactor.bytes_per_second = self.compactor.bytes_per_second, None
+            try:
+                await self._settle(progress)
+            finally:
+                self.compactor.bytes_per_second = rate
+            # The next open need not go through the copies, and older images go.
+            await self._checkpoint()
+            await self._checkpoint()
+
+    async def _settle(self, progress: Progress | None) -> None:
+        compactor = self.compactor
+        rows = await compactor.rows(self._start())
+        total = sum(row.bytes for row in rows if row.dead_share >= SETTLING.dead_min)
+        before = compactor.bytes_deleted
+        while not settled(rows) and choose(rows, SETTLING, self._state.ledger.last_pass) is not None:
+            if await compactor.compact_next(self._start(), SETTLING) is None:
+                return
+            if progress is not None:
+                done = compactor.bytes_deleted - before
+                progress(done, max(done, total))
+            rows = await compactor.rows(self._start())
 
     # --- the task
 
@@ -72,7 +135,8 @@ class Maintenance:
         await self._state.loader.load_all()
         while True:
             try:
-                did = await self._work_once()
+                async with self._one_at_a_time:
+                    did = await self._work_once()
                 self._failure = None
             except FailedError as error:
                 self._failure = error
@@ -81,8 +145,9 @@ class Maintenance:
             except SarpError as error:
                 _log.warning("maintenance: %s", error)
                 self._failure = error
-                did = False
+                self._tell()
                 await asyncio.sleep(_RETRY_S)
+                continue
             self._tell()
             if not did:
                 await self._wait()
@@ -99,17 +164,22 @@ class Maintenance:
         """Do one piece of work; False if nothing is due."""
         removals = self._state.removals
         if removals.markers > _PASS_AT * removals.markers_max or (self._wanted.is_set() and removals.markers):
-            await self.mark_pass()
+            await self._mark_pass()
             return True
+        now = asyncio.get_running_loop().time()
+        if now - self._looked_at >= _LOOK_S:
+            if await self.compactor.compact_next(self._start(), AT_REST) is not None:
+                return True
+            self._looked_at = now
         return False
 
-    async def mark_pass(self) -> None:
+    async def _mark_pass(self) -> None:
         """Make the markers needless, and retire them by a checkpoint."""
-        async with self._one_at_a_time:
-            result = await self._pass.run()
-            self._state.retirement.passed(result.position)
-            await self._checkpoint()
-            self.mark_passes += 1
+        result = await self._pass.run()
+        self._state.retirement.passed(result.position)
+        self._state.ledger.on_pass(result.position, result.intact_files)
+        await self._checkpoint()
+        self.mark_passes += 1
 
     def _tell(self) -> None:
         """Wake whoever waits for room."""

@@ -34,9 +34,9 @@ _COUNT_MAX: Final = 0xFFFF_FFFF
 
 
 class Remover:
-    """Removals of an open store. `room(records, markers)` returns once so many can be taken."""
+    """Removals of an open store. `room(markers)` returns once a removal that makes so many can be taken."""
 
-    def __init__(self, state: State, room: Callable[[int, int], Awaitable[None]]) -> None:
+    def __init__(self, state: State, room: Callable[[int], Awaitable[None]]) -> None:
         self._state = state
         self._room = room
         self.removed = 0
@@ -85,7 +85,7 @@ class Remover:
         """Run a step that adds so many records and markers, once there is room for them."""
         state = self._state
         while True:
-            await self._room(records, markers)
+            await self._room(markers)
             state.writer.check()
             if state.gatherer.buffer.has_room(records):
                 return step()
@@ -111,9 +111,11 @@ class Remover:
 
     def _mark(self, ids: npt.NDArray[np.uint8], name_space: int, holder: int) -> int:
         """Write a remove record and remember its markers."""
-        position = self._commit.append_removal(remove_record(holder, name_space, ids.tobytes()))
+        record = remove_record(holder, name_space, ids.tobytes())
+        position = self._commit.append_removal(record)
         assert position, "there was room"
         self._state.writer.gathered()
+        self._state.ledger.on_removal(fmt.position_file(position), len(record))
         source = ffi.from_buffer("uint8_t[]", ids)
         self._state.removals.mark(source, len(ids), holder, name_space, position)
         self.removed += len(ids)

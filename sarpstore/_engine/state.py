@@ -14,6 +14,7 @@ import numpy.typing as npt
 from sarpstore import _format as fmt
 from sarpstore._checkpoint import CheckpointHead, NamespaceEntry, PartitionLoader, named_slots, steps_by_partition
 from sarpstore._clock import monotonic_ms
+from sarpstore._compaction import FileLedger
 from sarpstore._directory import Directory, DivergenceDirectory, PostingsDirectory
 from sarpstore._engine.files import OpenFiles
 from sarpstore._engine.matcher import Matcher
@@ -80,6 +81,8 @@ class State:
     carried: Carried = field(default_factory=lambda: Carried())
     users: int = 0
     """Calls that are answered from this state now."""
+    ledger: FileLedger = field(default_factory=lambda: FileLedger())
+    """Up to which removal each log file is clean."""
     closing: bool = False
     """`close` has begun: nothing more is written by others."""
     _retired: bool = False
@@ -99,8 +102,10 @@ class State:
         return self.log
 
     @property
-    def dead_bytes(self) -> int:
-        return self.gathering.dead_bytes if self.gathering else 0
+    def live_bytes(self) -> int:
+        """Bytes of records that entries name; 0 until all partitions are in memory."""
+        base = self.directory.base
+        return 0 if self.loader.unloaded else int(base.slot_live[: base.slot_count].sum())
 
     @property
     def buffer_bytes(self) -> int:
@@ -359,6 +364,7 @@ async def _apply_in_slices(directory: Directory, changes: npt.NDArray[Any]) -> N
 def _start_writing(state: State, options: Options, slots: Slots) -> None:
     found = state.found
     end = LogEnd(**{name: getattr(found.end, name) for name in LogEnd.__slots__})
+    state.ledger = FileLedger(state.directory.base.files())
     state.gathering = gatherer = Gatherer(
         state.shape, state.pages, state.directory.base, end, options.log_file_bytes, slots
     )

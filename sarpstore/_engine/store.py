@@ -22,7 +22,7 @@ from sarpstore._engine.results import Match, Stats
 from sarpstore._engine.state import State, open_state
 from sarpstore._errors import InputError, NotAStoreError, OptionError, ReadOnlyError
 from sarpstore._files import Folder, RealFolder
-from sarpstore._options import Options, check_ttl
+from sarpstore._options import Options, Progress, check_ttl
 from sarpstore._recovery import holds_store
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ class Store:
     def __init__(self, state: State, options: Options) -> None:
         self._core = Core(state, options)
         self._background = background = Background(state, options, self.stats)
-        if background.maintenance is not None:
-            self._core.room = background.maintenance.room
+        self._core.maintenance = background.maintenance
         self._closed = False
         self._refreshing = asyncio.Lock()
 
@@ -140,6 +139,17 @@ class Store:
         self._core.check_writable()
         await self._background.checkpoint()
 
+    async def compact(self, progress: Progress | None = None) -> None:
+        """Compact to the end: on return the log files hold little more than what is live.
+
+        What has been removed, has expired or was superseded is dropped, and the rest moved together; matches and
+        insertions go on meanwhile. `progress(done, total)` is told the bytes of the log files emptied, and of those
+        that look worth it. Cancelling it leaves what was done so far.
+        """
+        self._core.check_writable()
+        assert self._background.maintenance is not None
+        await self._background.maintenance.compact(progress)
+
     async def refresh(self) -> None:
         """Move a read-only store forward to what its writer has committed. Matches in flight finish on the old one."""
         self._core.check()
@@ -192,6 +202,9 @@ class Store:
         core, state, background = self._core, self._core.state, self._background
         directory, log, counters = state.directory, state.log, state.counters()
         maintenance = background.maintenance
+        log_bytes = state.log_bytes + (log.bytes_written if log else 0)
+        log_bytes -= maintenance.compactor.bytes_deleted if maintenance else 0
+        live_bytes = state.live_bytes
         return Stats(
             blocks=directory.blocks,
             segments=directory.entries,
@@ -211,16 +224,16 @@ class Store:
             matched_blocks=core.matched_blocks,
             inserts=core.inserts,
             inserted_blocks=core.inserted_blocks,
-            log_bytes=state.log_bytes + (log.bytes_written if log else 0),
-            dead_bytes=state.dead_bytes,
-            live_bytes=0,
+            log_bytes=log_bytes,
+            dead_bytes=max(0, log_bytes - live_bytes) if live_bytes else 0,
+            live_bytes=live_bytes,
             disk_bytes=0,
             bytes_max=core.options.bytes_max or 0,
             evicted=0,
             mark_passes=maintenance.mark_passes if maintenance else 0,
-            compacted_files=0,
-            copied_bytes=0,
-            record_bytes=0,
+            compacted_files=maintenance.compactor.files_deleted if maintenance else 0,
+            copied_bytes=maintenance.compactor.bytes_copied if maintenance else 0,
+            record_bytes=state.gatherer.new_bytes if log else 0,
             checkpoint_lag_bytes=background.checkpoint_lag_bytes,
             commits=log.commits if log else 0,
             written_bytes=(log.bytes_written if log else 0) + background.checkpoint_bytes,

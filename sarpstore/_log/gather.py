@@ -140,7 +140,7 @@ class Gatherer:
         self._free = [CommitBuffer(shape.uuid, shape.location_bytes) for _ in range(_BUFFERS)]
         self._summary: list[npt.NDArray[Any]] = []
         self._header: LogHeader | None = None
-        self._frozen_records = self._frozen_dead_bytes = 0
+        self._frozen_records = self._frozen_new_bytes = 0
         self.buffer = self._begin_file()
         """Where records are added."""
 
@@ -154,9 +154,9 @@ class Gatherer:
         return self._frozen_records + self.buffer.records
 
     @property
-    def dead_bytes(self) -> int:
-        """Bytes of records that later ones superseded, since the start."""
-        return self._frozen_dead_bytes + int(self.buffer.c.dead_bytes)
+    def new_bytes(self) -> int:
+        """Bytes of segment records that insertions have written since the start."""
+        return self._frozen_new_bytes + int(self.buffer.c.new_bytes)
 
     @property
     def can_freeze(self) -> bool:
@@ -197,7 +197,7 @@ class Gatherer:
         buffer.finish(self._base, synced, flags)
         self._pages.trim_range(buffer.first_key, buffer.pages)
         self._frozen_records += buffer.records
-        self._frozen_dead_bytes += int(buffer.c.dead_bytes)
+        self._frozen_new_bytes += int(buffer.c.new_bytes)
         self._summary.append(summary_of(buffer.changes))
         self._note_end(buffer)
         frozen = Frozen(buffer, self._header, None)

@@ -95,7 +95,7 @@ async def recover(
         head=seen.head,
         changes=_directory_changes(accepted.changes),
         facts=facts,
-        end=_log_end(seen, accepted, scans, directory),
+        end=_log_end(seen, accepted, scans),
         unsynced_files=_unsynced_files(seen, accepted),
         headers=seen.headers,
         damage=seen.damage + _missing(seen, facts) + accepted.damage + facts.damage,
@@ -208,7 +208,7 @@ def _missing(seen: Survey, facts: Facts) -> list[Damage]:
     return [Damage(fmt.log_name(n), 0, meaning, True) for n in seen.missing if n not in facts.retired]
 
 
-def _log_end(seen: Survey, accepted: Accepted, scans: list[FileScan], directory: Directory) -> LogEnd:
+def _log_end(seen: Survey, accepted: Accepted, scans: list[FileScan]) -> LogEnd:
     sequences = [h.first_sequence for h in seen.headers] + [scan.sequence + 1 for scan in scans]
     if seen.head is not None:
         sequences.append(seen.head.sequence)
