@@ -19,6 +19,8 @@ LOCATION: Final = np.dtype([("address", "<u8"), ("length", "<u4"), ("tier", "|u1
 Progress = Callable[[int, int], None]
 """Called as `progress(done_bytes, total_bytes)` while the log is read at open."""
 
+# An open one, two that compaction fills, and some that can be emptied.
+_LOG_FILES_MIN: Final = 8
 _TTL_S_MAX: Final = 10 * 366 * 86_400.0
 _RANGES: Final = {
     "sync_interval_ms": (1, 60_000),
@@ -69,7 +71,8 @@ class Options:
     counts_max (65_536): Blocks that are remembered as announced more than once, 40 bytes each.
     ttl_s (None): Seconds after which a sequence expires, counted from when its first block was inserted. Not written
         in the store; `Store.set_ttl` sets those of holders and namespaces.
-    bytes_max (None): Bound of the store's disk use; not built yet, so only None.
+    bytes_max (None): Bound of the store's disk use: all files of the folder, each in whole pages of 4 KiB. At least
+        eight log files; near it the records that were not asked for lately are evicted. None: no bound.
     recovery_ms_target (50): A checkpoint is due before replaying the log behind the last one would take longer,
         in milliseconds.
     io ("auto"): What reads from the device: "uring" is io_uring, "threads" works everywhere, "auto" takes io_uring
@@ -124,7 +127,7 @@ class Options:
         _one_of("io", self.io, ("auto", "uring", "threads"))
         _one_of("direct_io", self.direct_io, ("auto", True, False))
         self._check_shape()
-        self._check_built()
+        self._check_bytes_max()
         if self.progress is not None and not callable(self.progress):
             raise OptionError(f"progress={self.progress!r}: must be callable with (done, total), or None")
         if self.read_cap < self.prune_at:
@@ -145,9 +148,22 @@ class Options:
         if self.location_dtype is not None:
             object.__setattr__(self, "location_dtype", _location_dtype(self.location_dtype))
 
-    def _check_built(self) -> None:
-        if self.bytes_max is not None:
-            raise OptionError(f"bytes_max={self.bytes_max!r}: bounding disk use is not built yet: use None")
+    def _check_bytes_max(self) -> None:
+        value = self.bytes_max
+        if value is None:
+            return
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise OptionError(f"bytes_max={value!r}: must be a number of bytes, or None")
+        if value < _LOG_FILES_MIN * self.log_file_bytes:
+            raise OptionError(
+                f"bytes_max={value:,} has no room for {_LOG_FILES_MIN} log files of log_file_bytes="
+                f"{self.log_file_bytes:,}: use at least {_LOG_FILES_MIN * self.log_file_bytes:,}, or smaller log files"
+            )
+        if value > fmt.SLOT_MAX * self.log_file_bytes:
+            raise OptionError(
+                f"bytes_max={value:,} is more than the {fmt.SLOT_MAX:,} log files that a store may have, of "
+                f"log_file_bytes={self.log_file_bytes:,}: use larger log files"
+            )
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Options:

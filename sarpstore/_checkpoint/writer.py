@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from sarpstore import _format as fmt
 from sarpstore._checkpoint.head import CheckpointHead, encode_image
 from sarpstore._checkpoint.loader import places_by_range
 from sarpstore._directory import DIRTY, LOADED, Cursor, Directory
-from sarpstore._errors import CorruptionError, SarpError, StorageError
+from sarpstore._errors import CorruptionError, LimitError, SarpError, StorageError
 from sarpstore._files import read_whole, size_of
 
 if TYPE_CHECKING:
@@ -71,6 +71,22 @@ def checkpoint_due(
     return log_bytes >= directory_bytes or replay_bytes >= allowed
 
 
+class DiskBound(Protocol):
+    """What a bound of the disk's use has to say."""
+
+    @property
+    def fits_checkpoint(self) -> bool:
+        """Whether a whole checkpoint fits in beside those that are there."""
+
+    @property
+    def may_share_images(self) -> bool:
+        """Whether the images that are there may be shared."""
+
+    def checkpoint_begins(self) -> None: ...
+
+    def checkpoint_ended(self) -> None: ...
+
+
 @dataclass(slots=True)
 class _Images:
     """The .images file being written: pages gathered in memory, handed on in large writes."""
@@ -100,6 +116,7 @@ class Checkpointer:
         number: int,
         describe: Callable[[CheckpointHead], None],
         published: Callable[[CheckpointHead], None],
+        bound: DiskBound | None = None,
     ) -> None:
         self._folder = folder
         self._scheduler = scheduler
@@ -110,6 +127,7 @@ class Checkpointer:
         self._log = log
         self._describe = describe
         self._published = published
+        self._bound = bound
         self.lock = asyncio.Lock()
         """Held while a checkpoint is written: who deletes a log file holds it, so that no head is of both times."""
         self.number = number
@@ -123,34 +141,52 @@ class Checkpointer:
             self._log.check()
             if self._loader.incomplete is not None:
                 raise self._loader.incomplete
-            # Never the same number twice: a head that failed half way may stand there, and name that .images file.
-            number = self.number = self.number + 1
-            start, commit, sequence = self._gatherer.place()
-            head = CheckpointHead(
-                self._uuid, number, start, 0, commit, sequence, fmt.ROUTINGS.index(self._directory.routing)
-            )
-            # Namespaces and removals as of the start, like all of the head: the tail brings later ones, if it survives.
-            self._describe(head)
+            if self._bound is None:
+                await self._write()
+                return
+            await self._make_room(self._bound)
+            self._bound.checkpoint_begins()
             try:
-                await self._write_images(head)
-                await self._log.sync()
-                head.synced = max(start, self._log.synced_position)
-                head.slots = self._slots()
-                name = fmt.checkpoint_name(number)
-                length = await self._scheduler.run_background(_publish, self._folder, name, head)
-            except BaseException:
-                self._directory.mark_dirty_from(self._directory.begin_of(self._directory.first()))
-                with contextlib.suppress(SarpError):  # there may be none
-                    await self._scheduler.run_background(self._folder.remove, fmt.images_name(number))
-                raise
-            self.bytes_written += length
-            self.position = start
-            self._loader.places = places_by_range(self._directory, head.partitions)
-            self._published(head)
-            try:
-                await self._scheduler.run_background(_remove_old, self._folder, number)
-            except StorageError as error:
-                _log.warning("older checkpoints were not removed: %s", error)
+                await self._write()
+            finally:
+                self._bound.checkpoint_ended()
+
+    async def _make_room(self, bound: DiskBound) -> None:
+        """Drop the older checkpoint where the new one does not fit in beside it. The newest is never dropped."""
+        if not bound.fits_checkpoint:
+            await self._scheduler.run_background(_remove_old, self._folder, self.number, 1)
+        if not bound.fits_checkpoint:
+            raise LimitError(f"{self._folder.path}: bytes_max leaves no room for a checkpoint")
+
+    async def _write(self) -> None:
+        # Never the same number twice: a head that failed half way may stand there, and name that .images file.
+        number = self.number = self.number + 1
+        start, commit, sequence = self._gatherer.place()
+        head = CheckpointHead(
+            self._uuid, number, start, 0, commit, sequence, fmt.ROUTINGS.index(self._directory.routing)
+        )
+        # Namespaces and removals as of the start, like all of the head: the tail brings later ones, if it survives.
+        self._describe(head)
+        try:
+            await self._write_images(head)
+            await self._log.sync()
+            head.synced = max(start, self._log.synced_position)
+            head.slots = self._slots()
+            name = fmt.checkpoint_name(number)
+            length = await self._scheduler.run_background(_publish, self._folder, name, head)
+        except BaseException:
+            self._directory.mark_dirty_from(self._directory.begin_of(self._directory.first()))
+            with contextlib.suppress(SarpError):  # there may be none
+                await self._scheduler.run_background(self._folder.remove, fmt.images_name(number))
+            raise
+        self.bytes_written += length
+        self.position = start
+        self._loader.places = places_by_range(self._directory, head.partitions)
+        self._published(head)
+        try:
+            await self._scheduler.run_background(_remove_old, self._folder, number)
+        except StorageError as error:
+            _log.warning("older checkpoints were not removed: %s", error)
 
     def _slots(self) -> dict[int, int]:
         """The slots of the files that exist. Records may be gathering, or on their way, for one that does not yet."""
@@ -165,6 +201,8 @@ class Checkpointer:
         """
         rows = bytearray()
         share = await self._scheduler.run_background(self._may_share)
+        if self._bound is not None:
+            share = share and self._bound.may_share_images
         images: _Images | None = None
         begin: Cursor | None = self._directory.begin_of(self._directory.first())
         try:
@@ -246,13 +284,13 @@ def _publish(folder: Folder, name: str, head: CheckpointHead) -> int:
     return len(data)
 
 
-def _remove_old(folder: Folder, newest: int) -> None:
-    """Keep the newest two valid heads and the .images files that they name."""
+def _remove_old(folder: Folder, newest: int, keep: int = _KEPT) -> None:
+    """Keep the newest valid heads and the .images files that they name."""
     names = folder.names()
     kept: list[int] = []
     needed: set[int] = set()
     for number in reversed(fmt.numbered(names, fmt.CHECKPOINT_SUFFIX)):
-        head = _try_read_head(folder, number) if len(kept) < _KEPT else None
+        head = _try_read_head(folder, number) if len(kept) < keep else None
         if head is None:
             folder.remove(fmt.checkpoint_name(number))
             continue

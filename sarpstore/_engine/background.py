@@ -81,6 +81,7 @@ class Background:
             number=_last_number(state.folder),
             describe=state.describe,
             published=state.published,
+            bound=state.space,
         )
 
     def _start(self, work: Callable[[], Coroutine[Any, Any, None]], what: str) -> asyncio.Task[None]:

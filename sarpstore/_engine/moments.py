@@ -15,13 +15,13 @@ from sarpstore import _format as fmt
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Moments"]
+__all__ = ["MOMENTS_MAX", "Moments"]
 
-_MOMENTS_MAX: Final = 4096
+MOMENTS_MAX: Final = 4096
 
 
 class Moments:
-    """Moments in ascending order, `_MOMENTS_MAX` at most: of more, every other one of the older half goes."""
+    """Moments in ascending order, `MOMENTS_MAX` at most: of more, every other one of the older half goes."""
 
     def __init__(self, rows: npt.NDArray[Any] | None = None) -> None:
         self._positions: list[int] = [] if rows is None else rows["position"].tolist()
@@ -33,8 +33,8 @@ class Moments:
             return
         self._positions.append(position)
         self._times_ms.append(time_ms)
-        if len(self._positions) > _MOMENTS_MAX:
-            half = _MOMENTS_MAX // 2
+        if len(self._positions) > MOMENTS_MAX:
+            half = MOMENTS_MAX // 2
             self._positions[:half] = self._positions[:half:2]
             self._times_ms[:half] = self._times_ms[:half:2]
 

@@ -18,8 +18,10 @@ from sarpstore._compaction import FileLedger
 from sarpstore._directory import Directory, DivergenceDirectory, PostingsDirectory
 from sarpstore._engine.files import OpenFiles
 from sarpstore._engine.matcher import Matcher
-from sarpstore._engine.moments import Moments
+from sarpstore._engine.moments import MOMENTS_MAX, Moments
+from sarpstore._engine.space import Space
 from sarpstore._errors import CorruptionError, NotAStoreError, OptionError, ReadOnlyError, StorageError
+from sarpstore._files import CountedFolder
 from sarpstore._io import Scheduler, choose_backend, together
 from sarpstore._kernel import CHANGE_DTYPE
 from sarpstore._log.commits import COMMIT_PAGES_MAX
@@ -85,6 +87,10 @@ class State:
     """Up to which removal each log file is clean."""
     closing: bool = False
     """`close` has begun: nothing more is written by others."""
+    space: Space | None = None
+    """Room on the disk; None: not bounded."""
+    _namespaces_counted: int = 0
+    _namespace_bytes: int = 0
     _retired: bool = False
     _log_closed: bool = False
     _closing: asyncio.Task[None] | None = None
@@ -125,6 +131,24 @@ class State:
         """A checkpoint is published: what it has made needless goes."""
         self.retirement.retire(head.passed)
 
+    def head_bytes(self) -> int:
+        """Bytes of a checkpoint's head, if one began now."""
+        directory, removals = self.directory, self.removals
+        if len(self.namespaces) != self._namespaces_counted:
+            self._namespaces_counted = len(self.namespaces)
+            names = (len(each.name.encode()) + len(each.adapter.encode()) for each in self.namespaces.values())
+            self._namespace_bytes = sum(names) + len(self.namespaces) * (fmt.CHECKPOINT_NAMESPACE.size + 8)
+        return (
+            fmt.CHECKPOINT_HEAD.size
+            + directory.base.slot_count * fmt.SLOT_DTYPE.itemsize
+            + len(directory.partitions) * directory.row_dtype.itemsize
+            + self._namespace_bytes
+            + removals.markers * fmt.MARKER_DTYPE.itemsize
+            + len(removals.holders) * fmt.EPOCH_DTYPE.itemsize
+            + removals.counts * fmt.COUNT_DTYPE.itemsize
+            + MOMENTS_MAX * fmt.MOMENT_DTYPE.itemsize
+        )
+
     def counters(self) -> Carried:
         """The counters so far, those of earlier states included."""
         scheduler, before = self.scheduler, self.carried
@@ -163,6 +187,8 @@ class State:
 async def open_state(folder: Folder, options: Options) -> State:
     """Recover the store in `folder`, or make one where the options allow it."""
     began = monotonic_ms()
+    if options.bytes_max is not None and not options.read_only:
+        folder = CountedFolder(folder)
     backend = choose_backend(options.io, options.queue_depth)
     try:
         scheduler = Scheduler(backend, queue_depth=options.queue_depth)
@@ -187,6 +213,8 @@ async def _open(folder: Folder, scheduler: Scheduler, options: Options) -> State
         try:
             if not options.read_only:
                 await scheduler.run(_remove_temporaries, folder)
+                if isinstance(folder, CountedFolder):
+                    await scheduler.run(folder.survey)
                 await _begin_writing(state, options)
             elif not await _pinned(state) and tries_left:
                 await state.files.close()
@@ -257,7 +285,10 @@ def _files_max() -> int:
 
 async def _find(folder: Folder, scheduler: Scheduler, options: Options) -> Recovered:
     def make_directory(shape: Shape) -> Directory:
-        return _make_directory(shape, options)
+        directory = _make_directory(shape, options)
+        if options.bytes_max is not None and not options.read_only:
+            directory.base.keep_recency(shape.location_bytes)
+        return directory
 
     found = await recover(folder, scheduler, options, make_directory)
     if found is None:
@@ -378,6 +409,17 @@ def _start_writing(state: State, options: Options, slots: Slots) -> None:
         sync_interval_ms=options.sync_interval_ms,
         create=found.end.file_number == 0,
     )
+    if isinstance(state.folder, CountedFolder):
+        assert options.bytes_max is not None
+        state.space = Space(
+            state.folder,
+            state.directory,
+            gatherer,
+            state.log,
+            bytes_max=options.bytes_max,
+            log_file_bytes=options.log_file_bytes,
+            head_bytes=state.head_bytes,
+        )
 
 
 def _report(state: State) -> None:

@@ -78,5 +78,6 @@ class Evictor:
 
     async def _sweep(self, some: Callable[[Cursor], Cursor | None]) -> None:
         begin: Cursor | None = self._directory.begin_of(self._directory.first())
-        while (begin := some(begin)) is not None:
-            await asyncio.sleep(0)  # noqa: ASYNC110 - the event loop's turn
+        while begin is not None:
+            begin = some(begin)
+            await asyncio.sleep(0)

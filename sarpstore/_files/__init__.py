@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sarpstore._files.counted import CountedFolder, rounded
 from sarpstore._files.faulty import Fault, FaultyFolder, Operation
 from sarpstore._files.interface import LOCK_NAME, File, Folder, ReadableBuffer, WritableBuffer, read_whole, size_of
 from sarpstore._files.memory import CrashMode, MemoryFolder
@@ -9,6 +10,7 @@ from sarpstore._files.real import RealFile, RealFolder
 
 __all__ = [
     "LOCK_NAME",
+    "CountedFolder",
     "CrashMode",
     "Fault",
     "FaultyFolder",
@@ -21,5 +23,6 @@ __all__ = [
     "RealFolder",
     "WritableBuffer",
     "read_whole",
+    "rounded",
     "size_of",
 ]

@@ -139,6 +139,7 @@ class Gatherer:
         self._file_pages = min(log_file_bytes, fmt.LOG_FILE_BYTES_MAX) // fmt.PAGE
         self._free = [CommitBuffer(shape.uuid, shape.location_bytes) for _ in range(_BUFFERS)]
         self._summary: list[npt.NDArray[Any]] = []
+        self._summary_entries = 0
         self._header: LogHeader | None = None
         self._frozen_records = self._frozen_new_bytes = 0
         self.buffer = self._begin_file()
@@ -180,6 +181,16 @@ class Gatherer:
         """No record has a higher position than this, and every later one is born at it or above."""
         return int(self.buffer.c.highest) or self.buffer.begin_position - 1
 
+    @property
+    def promised_pages(self) -> int:
+        """Pages that the gathering commit takes once it is written, with its file's header and seal."""
+        buffer = self.buffer
+        if not buffer.records and self._header is not None:
+            return 0  # a file that gets no record is not made
+        header = 0 if self._header is None else fmt.LOG_HEADER_BYTES // fmt.PAGE
+        commit = buffer.pages + 1 if buffer.records else 0
+        return header + commit + (self._summary_entries + int(buffer.c.changes)) // fmt.SUMMARY_ENTRIES_MAX + 2
+
     def take_header(self) -> LogHeader | None:
         """The header of the file that the gathering commit begins; it is handed out once, here or with that commit."""
         header, self._header = self._header, None
@@ -199,6 +210,7 @@ class Gatherer:
         self._frozen_records += buffer.records
         self._frozen_new_bytes += int(buffer.c.new_bytes)
         self._summary.append(summary_of(buffer.changes))
+        self._summary_entries += len(buffer.changes)
         self._note_end(buffer)
         frozen = Frozen(buffer, self._header, None)
         self._header = None
@@ -267,13 +279,13 @@ class Gatherer:
 
     def _room(self, offset: int, entries: int = 0) -> int:
         """Pages that a commit at `offset` may have, so that the summary fits, with so many entries still to come."""
-        entries += sum(map(len, self._summary))
+        entries += self._summary_entries
         left = self._file_pages - offset // fmt.PAGE - entries // fmt.SUMMARY_ENTRIES_MAX - 3
         return left * self._summary_share // (self._summary_share + 1)
 
     def _end_file(self, file_number: int, slot: int, offset: int, synced: int, flags: int) -> Seal:
         entries = joined(self._summary, fmt.SUMMARY_DTYPE)
-        self._summary = []
+        self._summary, self._summary_entries = [], 0
         number, sequence = self._end.commit + 1, self._end.sequence
         seal = Seal(self._shape, self._base, file_number, slot, offset, number, sequence, entries, synced, flags)
         self._end.commit = number

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["LogWriter"]
 
 _RECOVERED_SYNC_S: Final = 0.5
+_MARK_PAGES: Final = 1
 
 
 class LogWriter:
@@ -97,6 +98,16 @@ class LogWriter:
             raise ClosedError(f"{self._folder.path} is closed")
         if self.failure is not None:
             raise FailedError(self._folder.path, self.failure) from self.failure
+
+    @property
+    def promised_bytes(self) -> int:
+        """Bytes that what has been gathered will take beyond what is written: commits, headers, seals, a mark."""
+        pages = self._gatherer.promised_pages + _MARK_PAGES
+        for frozen in self._ready:
+            pages += 0 if frozen.header is None else fmt.LOG_HEADER_BYTES // fmt.PAGE
+            pages += 0 if frozen.written else frozen.buffer.pages
+            pages += 0 if frozen.seal is None else frozen.seal.summaries + 1
+        return pages * fmt.PAGE
 
     def gathered(self) -> None:
         """A record was added to the gathering commit: it will be written in due time."""

@@ -292,8 +292,8 @@ def test_a_damaged_owner_inside_a_window_with_the_next_root_present() -> None:
     # A query that ends in the damaged record falls back to the owner that it had left.
     short = twin.match(ids_of(branch[:64]))
     assert (short.blocks, short.records_read) == (20, 2)
-    # After a rebuild the lost owner's bit is not in the mask, and the next window's root is still presumed whole.
-    assert twin.rebuilt().match(ids_of(branch)).blocks == 80
+    # After a rebuild the lost owner has no entry: the next window stands on nothing, and its root is not believed.
+    assert twin.rebuilt().match(ids_of(branch)).blocks == 20
     assert twin.rebuilt().match(ids_of(branch[:64])).records_read == 1
 
 

@@ -1,0 +1,230 @@
+"""Room on the disk: what is used, promised and reserved under `bytes_max`, and who waits for it.
+
+    bytes_max ─ used (CountedFolder) ─ promised (gathered, not written) ─ reserved (checkpoints, compaction) = free
+
+An insertion goes in only where its worst case fits in what is free, so the bound holds whatever is written later.
+Where it does not fit, it waits for maintenance, which evicts and compacts; where that can't free anything any more, it
+is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from sarpstore import _format as fmt
+from sarpstore._errors import LimitError
+from sarpstore._files import rounded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sarpstore._directory import Directory
+    from sarpstore._files import CountedFolder
+    from sarpstore._log.gather import Gatherer
+    from sarpstore._log.writer import LogWriter
+
+__all__ = ["Pressure", "Space", "checkpoint_reserve", "images_bytes_max", "insertion_bytes", "pressure"]
+
+# Checkpoints that may be there at a time: two are kept, one is being written.
+_CHECKPOINTS: Final = 3
+# Log files that a compaction may fill before it can delete one.
+_COMPACTION_FILES: Final = 2
+# `stats`, its successor, and some growth of a few partitions' images in one insertion, three times each.
+_SMALL_BYTES: Final = 4 * fmt.PAGE + _CHECKPOINTS * 32 * fmt.PAGE
+# Live bytes, of those that logs may have: eviction begins above the one, and goes down to the other.
+_EVICT_FROM: Final = 0.70
+_EVICT_TO: Final = 0.65
+# Compaction begins where less than this share is free, and never with less than a log file free.
+_COMPACT_BELOW: Final = 1 / 16
+# Rounds of maintenance without anything freed, after which a waiting insertion gives up.
+_FRUITLESS_ROUNDS: Final = 2
+_CHECK_S: Final = 0.02
+
+# Worst cases of an insertion, in pages: one a window; postings records; one of summaries for so many others; a commit
+# record and a mark; the header and the seal of a file that it begins.
+_LISTED_PAGES: Final = 16
+_SUMMARY_SHARE: Final = {"divergence": 6, "sarp": 3}
+_COMMIT_PAGES: Final = 2
+_FILE_PAGES: Final = fmt.LOG_HEADER_BYTES // fmt.PAGE + 2
+# New entries a window, and beyond: of other records, in longer lists.
+_ENTRIES: Final = {"divergence": (2, 0), "sarp": (8, 2016)}
+
+
+def images_bytes_max(entries: int, partitions: int, entry_bytes: int) -> int:
+    """Bytes that images of all partitions take at most: each has a header, and ends at a page's end."""
+    return entries * entry_bytes + partitions * (fmt.IMAGE_HEADER.size + fmt.PAGE)
+
+
+def checkpoint_reserve(whole: int, present: int, writing: int | None) -> int:
+    """Bytes to be kept free for checkpoints, of which each takes `whole` at most and all now `present`.
+
+    `writing`: what there is of the one that is being written; None: none is.
+    """
+    next_one = whole if writing is None else max(0, whole - writing)
+    return max(_CHECKPOINTS * whole - present, next_one)
+
+
+def insertion_bytes(blocks: int, routing: str, entry_bytes: int) -> int:
+    """Bytes that inserting a sequence of so many blocks takes at most, with what checkpoints will have of it."""
+    windows = blocks // fmt.WINDOW + 2
+    pages = windows + (_LISTED_PAGES if routing == "sarp" else 0)
+    pages += pages // _SUMMARY_SHARE[routing] + 1 + _COMMIT_PAGES + _FILE_PAGES
+    each, beyond = _ENTRIES[routing]
+    return pages * fmt.PAGE + _CHECKPOINTS * (windows * each + beyond) * entry_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """What maintenance should do now."""
+
+    evict_bytes: int
+    """Bytes of live records to be evicted; 0: none."""
+    compact: bool
+    """Log files are to be emptied, the deadest first."""
+
+
+def pressure(live: int, log_bytes_max: int, free: int, log_file_bytes: int) -> Pressure:
+    """What is due, when records have `live` bytes, log files may have `log_bytes_max`, and `free` bytes are free.
+
+    With at most 70 % alive there is always a file that gives back a third of what is copied out of it.
+    """
+    evict = live - int(_EVICT_TO * log_bytes_max) if live > _EVICT_FROM * log_bytes_max else 0
+    return Pressure(evict, free < max(log_file_bytes, int(_COMPACT_BELOW * log_bytes_max)))
+
+
+class Space:
+    """The disk's share of a store that has a bound. `head_bytes()` is how long a checkpoint's head would be now."""
+
+    def __init__(
+        self,
+        folder: CountedFolder,
+        directory: Directory,
+        gatherer: Gatherer,
+        log: LogWriter,
+        *,
+        bytes_max: int,
+        log_file_bytes: int,
+        head_bytes: Callable[[], int],
+    ) -> None:
+        self._folder = folder
+        self._directory = directory
+        self._gatherer = gatherer
+        self._log = log
+        self._head_bytes = head_bytes
+        self._log_file_bytes = log_file_bytes
+        self._before_checkpoint: int | None = None
+        self._fruitless = 0
+        self._told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.bytes_max = bytes_max
+        self.maintained = False
+        """Somebody makes room: there is a point in waiting."""
+        self.wanted = asyncio.Event()
+        """Somebody waits for room."""
+
+    # --- how much there is
+
+    @property
+    def used(self) -> int:
+        """Bytes of all files of the folder, in whole pages."""
+        return self._folder.bytes
+
+    @property
+    def log_bytes_max(self) -> int:
+        """Bytes that log files may have together."""
+        others = self._folder.bytes_of(fmt.CHECKPOINT_SUFFIX) + self._folder.bytes_of(fmt.IMAGES_SUFFIX)
+        return self.bytes_max - others - self._reserved
+
+    @property
+    def free(self) -> int:
+        """Bytes that insertions may take; below 0 where more is there than may be."""
+        return self.bytes_max - self.used - self._log.promised_bytes - self._reserved
+
+    @property
+    def free_for_copies(self) -> int:
+        """The same for compaction, which has its own reserve."""
+        return self.free + self._headroom
+
+    @property
+    def _headroom(self) -> int:
+        return _COMPACTION_FILES * self._log_file_bytes
+
+    @property
+    def _reserved(self) -> int:
+        present, before = self._checkpoints_present, self._before_checkpoint
+        writing = None if before is None else present - before
+        return checkpoint_reserve(self._checkpoint_bytes, present, writing) + self._headroom + _SMALL_BYTES
+
+    @property
+    def _checkpoint_bytes(self) -> int:
+        """What a whole checkpoint takes at most."""
+        directory = self._directory
+        images = images_bytes_max(directory.entries_all, len(directory.partitions), directory.entry_bytes)
+        return images + rounded(self._head_bytes())
+
+    @property
+    def _checkpoints_present(self) -> int:
+        return self._folder.bytes_of(fmt.CHECKPOINT_SUFFIX) + self._folder.bytes_of(fmt.IMAGES_SUFFIX)
+
+    def pressure(self, live: int) -> Pressure:
+        """What maintenance should do, when live records have `live` bytes (the sum of `Base.slot_live`)."""
+        return pressure(live, self.log_bytes_max, self.free, self._log_file_bytes)
+
+    # --- for insertions
+
+    def admits(self, blocks: int) -> bool:
+        """Whether so many blocks can be inserted now. To be asked in one step with the insertion."""
+        return self.free >= insertion_bytes(blocks, self._directory.routing, self._directory.entry_bytes)
+
+    async def wait_for_room(self, blocks: int) -> None:
+        """Return once so many blocks can be inserted; LimitError where that will not be.
+
+        Others may have taken the room by the time that the caller goes on: ask `admits` again.
+        """
+        seen = self._fruitless
+        while not self.admits(blocks):
+            self._log.check()
+            if not self.maintained or self._fruitless - seen >= _FRUITLESS_ROUNDS:
+                raise self._full()
+            self.wanted.set()
+            # A commit that has been written frees what it was promised at most, and tells nobody.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CHECK_S):
+                    await asyncio.shield(self._told)
+
+    def _full(self) -> LimitError:
+        return LimitError(
+            f"bytes_max={self.bytes_max:,} is reached: files have {self.used:,} bytes, and no more can be evicted or "
+            "compacted to make room"
+        )
+
+    # --- for maintenance
+
+    def round_ended(self, *, freed: bool) -> None:
+        """A round of eviction and compaction has ended; whether it freed, or evicted, anything."""
+        self.wanted.clear()
+        self._fruitless += not freed
+        told, self._told = self._told, asyncio.get_running_loop().create_future()
+        told.set_result(None)
+
+    # --- for checkpoints
+
+    @property
+    def fits_checkpoint(self) -> bool:
+        """Whether a whole checkpoint fits in what is left beside those that are there."""
+        return self.bytes_max - self.used - self._log.promised_bytes >= self._checkpoint_bytes
+
+    @property
+    def may_share_images(self) -> bool:
+        """Whether images may be shared: one whole checkpoint is there at most, so none ever needs three of them."""
+        return self._folder.bytes_of(fmt.IMAGES_SUFFIX) <= self._checkpoint_bytes
+
+    def checkpoint_begins(self) -> None:
+        """What checkpoints take from now on is the one that is being written."""
+        self._before_checkpoint = self._checkpoints_present
+
+    def checkpoint_ended(self) -> None:
+        """It is published, or given up."""
+        self._before_checkpoint = None

@@ -1,0 +1,283 @@
+"""bytes_max: what counts, what is promised and reserved, who waits, and that the files never take more."""
+
+import asyncio
+import random
+
+import pytest
+from store_helpers import locations, memory_store
+
+import sarpstore
+from sarpstore._engine.space import (
+    Pressure,
+    checkpoint_reserve,
+    images_bytes_max,
+    insertion_bytes,
+    pressure,
+)
+from sarpstore._files import CountedFolder, MemoryFolder, rounded, size_of
+
+MIB = 1 << 20
+PAGE = 4096
+
+
+def measured(folder):
+    """Bytes of all files and of the lock file, in whole pages."""
+    return PAGE + sum(rounded(size_of(folder, name)) for name in folder.names())
+
+
+# --- pure
+
+
+@pytest.mark.parametrize(("size", "pages"), [(0, 0), (1, 1), (4095, 1), (4096, 1), (4097, 2), (1 << 30, 1 << 18)])
+def test_sizes_are_rounded_up_to_pages(size, pages):
+    assert rounded(size) == pages * PAGE
+
+
+def test_three_checkpoints_fit_at_every_moment():
+    whole = 100
+    assert checkpoint_reserve(whole, 0, None) == 300
+    assert checkpoint_reserve(whole, 100, None) == 200
+    assert checkpoint_reserve(whole, 200, None) == 100
+    # While the third is written, what there is of it need not be reserved any more.
+    assert [checkpoint_reserve(whole, 200 + written, written) for written in (0, 40, 100)] == [100, 60, 0]
+    # Older ones that are larger than the next would be: still room for the next.
+    assert checkpoint_reserve(whole, 900, None) == 100
+
+
+def test_images_take_at_most_what_is_reserved():
+    for entries in (0, 1, 250, 251, 252, 2031):
+        assert rounded(64 + 16 * entries) <= images_bytes_max(entries, 1, 16)
+    assert images_bytes_max(1000, 3, 16) == 16_000 + 3 * (64 + PAGE)
+
+
+@pytest.mark.parametrize(
+    ("live", "free", "expected"),
+    [
+        (0, 1000, Pressure(0, False)),
+        (700, 1000, Pressure(0, False)),
+        (701, 1000, Pressure(51, False)),
+        (900, 61, Pressure(250, True)),
+        (100, 62, Pressure(0, False)),
+        (100, 61, Pressure(0, True)),
+        (0, -5, Pressure(0, True)),
+    ],
+)
+def test_pressure(live, free, expected):
+    assert pressure(live, 1000, free, 50) == expected
+
+
+def test_a_log_file_is_kept_free_where_it_is_more_than_the_share():
+    assert pressure(0, 1000, 199, 200).compact
+    assert not pressure(0, 1000, 200, 200).compact
+
+
+def test_insertions_are_taken_for_their_worst_case():
+    assert insertion_bytes(1, "divergence", 16) < insertion_bytes(64, "divergence", 16) < MIB // 8
+    assert insertion_bytes(32 * 64, "sarp", 24) < MIB
+
+
+# --- options
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bytes_max": 0}, "bytes_max=0"),
+        ({"bytes_max": 1.5}, "bytes_max=1.5"),
+        ({"bytes_max": True}, "bytes_max=True"),
+        ({"bytes_max": 8 * MIB}, "log_file_bytes=4,194,304"),
+        ({"bytes_max": 8 * MIB - 1, "log_file_bytes": MIB}, "at least 8,388,608"),
+        ({"bytes_max": 1 << 40}, "use larger log files"),
+    ],
+)
+def test_bounds_that_make_no_sense_name_both_options(options, message):
+    with pytest.raises(sarpstore.OptionError, match=message):
+        sarpstore.Options.of(options)
+
+
+def test_bounds_that_make_sense():
+    sarpstore.Options.of({"bytes_max": 32 * MIB})
+    sarpstore.Options.of({"bytes_max": 8 * MIB, "log_file_bytes": MIB})
+    sarpstore.Options.of({"bytes_max": 1 << 40, "log_file_bytes": 1 << 30})
+
+
+# --- counting
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_counted_folder_knows_what_its_files_take(seed):
+    rng = random.Random(seed)
+    plain = MemoryFolder()
+    plain.create("old.log").write(0, bytes(5000))
+    folder = CountedFolder(plain)
+    folder.survey()
+    names = [f"{i}.{kind}" for i in range(3) for kind in ("log", "images", "log.tmp", "checkpoint.tmp", "checkpoint")]
+    open_files = []
+    for _ in range(200):
+        name, kind = rng.choice(names), rng.randrange(6)
+        if kind == 0 and name not in plain.names():
+            open_files.append(folder.create(name))
+        elif kind == 1 and name in plain.names():
+            folder.remove(name)
+        elif kind == 2 and name in plain.names():
+            open_files.append(folder.open(name, writable=True))
+        elif kind == 3 and name in plain.names():
+            folder.rename(name, rng.choice(names))
+        elif kind == 4 and open_files:
+            rng.choice(open_files).write(rng.randrange(9000), bytes(rng.randrange(9000)))
+        elif open_files:
+            rng.choice(open_files).truncate(rng.randrange(20_000))
+        assert folder.bytes == measured(plain)
+        assert folder.bytes_highest >= folder.bytes
+    own = [n for n in plain.names() if n.removesuffix(".tmp").endswith(".log")]
+    assert folder.bytes_of(".log") == sum(rounded(size_of(plain, n)) for n in own)
+
+
+# --- a store with a bound
+
+
+def bounded(folder, **options):
+    return memory_store(folder, bytes_max=8 * MIB, log_file_bytes=MIB, io="threads", **options)
+
+
+def hooked(store):
+    """The store, whose insertions wait for room."""
+    space = store._core.state.space
+
+    async def room(records, markers):
+        await space.wait_for_room(700)
+
+    store._core.room = room
+    return space
+
+
+def nothing_is_left(space):
+    space.bytes_max = space.used
+
+
+async def fill(store, rng, folder, bound=8 * MIB):
+    """Insert, match, sync and checkpoint until there is no room; how many insertions went in."""
+    namespace, known = store.namespace("n"), [[0]]
+    for number in range(100_000):
+        fresh = [rng.randrange(1 << 30) for _ in range(rng.randrange(1, 90))]
+        path = rng.choice(known)[: rng.randrange(1, 600)] + fresh
+        known.append(path)
+        try:
+            await namespace.insert(path, locations(len(path), number))
+        except sarpstore.LimitError as error:
+            assert "bytes_max=8,388,608" in str(error)  # noqa: PT017 - what ends it
+            return number
+        kind = rng.random()
+        if kind < 0.02:
+            await store.sync()
+        elif kind < 0.03:
+            await store.checkpoint()
+        elif kind < 0.3:
+            await namespace.match(rng.choice(known))
+        assert measured(folder) <= bound
+    raise AssertionError("it never filled")
+
+
+@pytest.mark.parametrize("routing", ["divergence", "sarp"])
+@pytest.mark.parametrize("durability", ["interval", "always"])
+async def test_the_files_never_take_more_than_the_bound(routing, durability):
+    folder = MemoryFolder()
+    rng = random.Random(f"{routing} {durability}")
+    async with bounded(folder.reopen(), routing=routing, durability=durability) as store:
+        space = hooked(store)
+        inserted = await fill(store, rng, folder)
+        assert inserted > 300
+        # What is full is full because of what logs have, not because nearly all is reserved.
+        assert space.used > 4 * MIB
+        await store.checkpoint()
+        await store.checkpoint()
+        assert store._core.state.folder.bytes == measured(folder)
+    highest = store._core.state.folder.bytes_highest
+    assert measured(folder) <= highest <= 8 * MIB
+
+
+async def test_what_is_promised_and_reserved_stays_within_the_bound_at_every_step():
+    folder = MemoryFolder()
+    async with bounded(folder.reopen()) as store:
+        space, namespace = hooked(store), store.namespace("n")
+        for number in range(60):
+            before = space.free
+            await namespace.insert([number, *range(200)], locations(201, number))
+            assert 0 < space.free < before + MIB
+            promised = space._log.promised_bytes
+            assert promised >= store._core.state.gatherer.buffer.pages * PAGE
+        await store.sync()
+        assert space._log.promised_bytes <= 8 * PAGE
+
+
+async def test_a_store_that_is_larger_than_its_new_bound_opens_and_takes_nothing_new():
+    folder = MemoryFolder()
+    rng = random.Random(3)
+    async with memory_store(folder.reopen(), log_file_bytes=MIB) as store:
+        namespace = store.namespace("n")
+        for number in range(600):
+            await namespace.insert([rng.randrange(1 << 30) for _ in range(600)], locations(600, number))
+        path = [7, 8, 9]
+        await namespace.insert(path, locations(3))
+    assert measured(folder) > 8 * MIB
+    async with bounded(folder.reopen()) as store:
+        space = hooked(store)
+        assert space.free < 0
+        assert space.pressure(6 * MIB).evict_bytes > 0
+        assert space.pressure(0).compact
+        assert (await store.namespace("n").match(path)).blocks == 3
+        with pytest.raises(sarpstore.LimitError, match="bytes_max"):
+            await store.namespace("n").insert([1, 2], locations(2))
+
+
+async def test_who_waits_goes_on_when_maintenance_has_made_room():
+    folder = MemoryFolder()
+    async with bounded(folder.reopen()) as store:
+        space = hooked(store)
+        nothing_is_left(space)
+        space.maintained = True
+        waiting = asyncio.create_task(store.namespace("n").insert([1, 2], locations(2)))
+        await asyncio.wait_for(space.wanted.wait(), 10)
+        space.bytes_max += 4 * MIB
+        space.round_ended(freed=True)
+        async with asyncio.timeout(10):
+            await waiting
+        space.bytes_max = 8 * MIB
+
+
+async def test_who_waits_is_told_when_nothing_can_be_freed():
+    folder = MemoryFolder()
+    async with bounded(folder.reopen()) as store:
+        space = hooked(store)
+        nothing_is_left(space)
+        space.maintained = True
+        waiting = asyncio.create_task(store.namespace("n").insert([1, 2], locations(2)))
+        for _ in range(2):
+            await asyncio.wait_for(space.wanted.wait(), 10)
+            assert not waiting.done()
+            space.round_ended(freed=False)
+            await asyncio.sleep(0.05)
+        with pytest.raises(sarpstore.LimitError, match="no more can be evicted"):
+            await asyncio.wait_for(waiting, 10)
+        space.bytes_max = 8 * MIB
+
+
+async def test_a_checkpoint_that_does_not_fit_drops_the_older_one_and_never_the_last():
+    folder = MemoryFolder()
+    async with bounded(folder.reopen()) as store:
+        space = hooked(store)
+        namespace = store.namespace("n")
+        for number in range(50):
+            await namespace.insert([number, *range(100)], locations(101, number))
+            if number in {20, 40}:
+                await store.checkpoint()
+        heads = [name for name in folder.names() if name.endswith(".checkpoint")]
+        assert len(heads) == 2
+        bound, space.bytes_max = space.bytes_max, space.used + space._log.promised_bytes
+        with pytest.raises(sarpstore.LimitError, match="no room for a checkpoint"):
+            await store.checkpoint()
+        assert [name for name in folder.names() if name.endswith(".checkpoint")] == heads[1:]
+        space.bytes_max = bound
+        await store.checkpoint()
+    async with bounded(folder.reopen()) as store:
+        assert (await store.namespace("n").match([20, *range(100)])).blocks == 101
