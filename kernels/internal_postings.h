@@ -83,9 +83,11 @@ uint64_t spots_between(const sarp_postings *dir, spot begin, spot end);
 /* The partition and index of a posting; 0 if it is not there, or not in memory. */
 int posting_find(const sarp_postings *dir, place at, sarp_posting_partition **part, uint32_t *index);
 
-/* Takes a dead record, whose postings have `n` blocks, out of all its lists at once. `ids` are its window's. 0: partitions are not in
+/* Leaves `left` of the `n` blocks of a record's postings: those at points behind it go, the filters of the others end where it
+   does; with 0 it leaves all its lists, as it does where there is no room for that. `ids` are its window's. 0: partitions are not in
    memory, and are asked for. */
-int postings_drop(sarp_postings *dir, reading *r, key_seed seed, const uint8_t *ids, uint32_t n, uint64_t reference);
+int postings_cut(sarp_postings *dir, reading *r, key_seed seed, const uint8_t *ids, uint32_t n, uint32_t left,
+                 uint64_t reference);
 
 /* The posting at a place, in a loaded partition; NULL if there is none. */
 const sarp_posting *postings_at(const sarp_postings *dir, place at);

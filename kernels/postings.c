@@ -235,27 +235,38 @@ int postings_enter(sarp_postings *dir, sarp_posting e) {
     return SARP_OK;
 }
 
-int postings_drop(sarp_postings *dir, reading *r, key_seed seed, const uint8_t *ids, uint32_t n, uint64_t reference) {
-    place places[POINTS];
-    uint32_t count = 0;
+/* Where a record that has `n` blocks may be posted; 0 if one of these partitions is not in memory, which is asked for. */
+static int places_of(const sarp_postings *dir, reading *r, key_seed seed, const uint8_t *ids, uint32_t n, uint64_t reference,
+                     place *places) {
     int loaded = 1;
     for (uint32_t point = 0; point < POINTS && point_offset(point) < n; point++) {
-        const place at = {key_of(seed, ids + point_offset(point) * SARP_ID), filter_of(dir->base, ids, n, point), reference};
-        const uint32_t number = dir->order[rank_of(dir, at)];
-        if (!(dir->partitions[number].flags & SARP_PARTITION_LOADED)) {
-            need_partition(r, number);
-            loaded = 0;
-        }
-        places[count++] = at;
-    }
-    for (uint32_t i = 0; loaded && i < count; i++) {
-        sarp_posting_partition *part;
-        uint32_t index;
-        if (!posting_find(dir, places[i], &part, &index)) continue;
-        part->flags |= SARP_PARTITION_DIRTY;
-        posting_erase(dir, part, index);
+        places[point] =
+            (place){key_of(seed, ids + point_offset(point) * SARP_ID), filter_of(dir->base, ids, n, point), reference};
+        const uint32_t number = dir->order[rank_of(dir, places[point])];
+        if (dir->partitions[number].flags & SARP_PARTITION_LOADED) continue;
+        need_partition(r, number);
+        loaded = 0;
     }
     return loaded;
+}
+
+int postings_cut(sarp_postings *dir, reading *r, key_seed seed, const uint8_t *ids, uint32_t n, uint32_t left,
+                 uint64_t reference) {
+    place before[POINTS], after[POINTS];
+    if (!places_of(dir, r, seed, ids, n, reference, before) || !places_of(dir, r, seed, ids, left, reference, after)) return 0;
+    if (!postings_has_room(dir, POINTS)) left = 0;
+    for (uint32_t point = 0; point < POINTS && point_offset(point) < n; point++) {
+        sarp_posting_partition *part;
+        uint32_t index;
+        if (!posting_find(dir, before[point], &part, &index)) continue;
+        const sarp_posting e = *posting_at(dir, part, index);
+        part->flags |= SARP_PARTITION_DIRTY;
+        posting_erase(dir, part, index);
+        if (point_offset(point) >= left) continue;
+        const sarp_posting shorter = {posting_word0(posting_key(&e), left, posting_d(&e), point), e.word1, after[point].filter};
+        postings_enter(dir, shorter);
+    }
+    return 1;
 }
 
 uint32_t sarp_postings_forget(sarp_postings *dir, uint32_t first_partition, uint32_t count, uint32_t slot) {

@@ -1,4 +1,3 @@
-#include "internal_change.h"
 #include "internal_compact.h"
 #include "internal_postings.h"
 
@@ -24,77 +23,70 @@ static int is_loaded(moving *m, place at) {
 
 /* Finds n by the posting at point 0: the record's, or fewer if it was cut. That changes its filter only where fingerprints go. */
 static int find_n(moving *m, posted *p, uint32_t n) {
-    const sarp_postings *dir = m->directory;
     for (uint32_t fingerprints = fingerprints_of(n, 0) + 1; !p->n && fingerprints-- > 0;) {
         const place at = place_at(m, p, 2 * fingerprints, 0);
-        sarp_posting_partition *part;
-        uint32_t index;
         if (!is_loaded(m, at)) return 0;
-        if (posting_find(dir, at, &part, &index)) p->n = posting_n(posting_at(dir, part, index));
+        const sarp_posting *posting = postings_at(m->directory, at);
+        if (posting) p->n = posting_n(posting);
     }
     if (p->n > n) p->n = 0;
     return 1;
 }
 
-/* Its other postings; 0 if one of the partitions that they may be in, or that its copy's will be in, is not in memory. */
-static int find_points(moving *m, posted *p, uint32_t kept_n) {
-    const sarp_postings *dir = m->directory;
+/* Its postings at points that `left` blocks reach; 0 if a partition that one of its postings may be in, or will be in, is not in memory. */
+static int find_points(moving *m, posted *p, uint32_t left) {
     for (uint32_t point = 0; point < POINTS && point_offset(point) < p->n; point++) {
         const place at = place_at(m, p, p->n, point);
-        sarp_posting_partition *part;
-        uint32_t index;
-        if (!is_loaded(m, at) || (point_offset(point) < kept_n && !is_loaded(m, place_at(m, p, kept_n, point)))) return 0;
-        if (point_offset(point) >= kept_n || !posting_find(dir, at, &part, &index)) continue;
+        if (!is_loaded(m, at)) return 0;
+        if (point_offset(point) >= left) continue;
+        if (!is_loaded(m, place_at(m, p, left, point))) return 0;
+        const sarp_posting *posting = postings_at(m->directory, at);
+        if (!posting) continue;
         p->points = (uint8_t)(p->points | 1 << point);
-        p->recency[point] = posting_at(dir, part, index)->word1 & 0xFFFFFF;
+        p->recency[point] = posting->word1 & 0xFFFFFF;
     }
     return 1;
 }
 
 /* Takes a record out of all its lists. Their partitions are in memory. */
-static void drop_postings(moving *m, const posted *p) {
+static void leave_lists(moving *m, const posted *p) {
     sarp_needs none = {0};
     reading r = {.base = m->base, .needs = &none};
-    postings_drop(m->directory, &r, p->seed, p->ids, p->n, p->reference);
+    postings_cut(m->directory, &r, p->seed, p->ids, p->n, 0, p->reference);
 }
 
-static void restore_recency(moving *m, posted *p, uint64_t position, uint32_t n) {
-    const sarp_postings *dir = m->directory;
+/* Enters the copy where the record was, as far as it reaches: what its own changes say, but that recency stays. */
+static int32_t enter_lists(moving *m, posted *p, const uint8_t *record, uint64_t position) {
+    int status = SARP_OK;
     p->reference = reference_of(m->base, position);
-    for (uint32_t point = 0; point < POINTS; point++) {
-        sarp_posting_partition *part;
-        uint32_t index;
-        if (p->recency[point] && posting_find(dir, place_at(m, p, n, point), &part, &index))
-            posting_at(dir, part, index)->word1 |= p->recency[point];
+    for (uint32_t point = 0; point < POINTS && status == SARP_OK; point++) {
+        if (!(p->points >> point & 1)) continue;
+        const place at = place_at(m, p, record[SARP_AT_N], point);
+        const uint64_t word0 = posting_word0(at.key, record[SARP_AT_N], record[SARP_AT_D], point);
+        status = postings_enter(m->directory, (sarp_posting){word0, at.reference << 24 | p->recency[point], at.filter});
     }
+    return status;
 }
 
 static int32_t move_postings(moving *m, const uint8_t *source, uint64_t reference) {
-    sarp_postings *dir = m->directory;
     posted p = {.ids = source + SARP_SEGMENT_HEADER, .reference = reference};
     p.seed = seed_of(m->base, load32(source + SARP_AT_HOLDER), load64(source + SARP_AT_NAMESPACE));
     if (!find_n(m, &p, source[SARP_AT_N])) return SARP_NEED;
     const uint32_t n = p.n ? compact_cut(m, source, p.n) : 0;
     if (!find_points(m, &p, n)) return SARP_NEED;
     if (!n) {
-        drop_postings(m, &p);
+        leave_lists(m, &p);
         m->file->dead++;
         return SARP_OK;
     }
     const uint32_t changes = 2 * (uint32_t)__builtin_popcount(p.points);
-    if (!postings_has_room(dir, changes)) return SARP_FULL;
+    if (!postings_has_room(m->directory, changes)) return SARP_FULL;
     if (!commit_has_room(m->commit, 1, changes)) return SARP_NO_ROOM;
     const kept what = {.supersedes = position_of(m->base, reference), .n = n, .dp = source[SARP_AT_DP], .points = p.points};
     uint64_t position;
-    size_t done;
-    sarp_change out[RECORD_CHANGES_MAX];
     const uint8_t *record = compact_copy(m, source, &what, &position);
-    /* Those behind the cut go, too, and a filter ends where the copy does: the copy's own changes do not say so. */
-    drop_postings(m, &p);
-    const uint32_t count = changes_of(m->base, record, position, out);
-    const int32_t status = sarp_postings_apply(dir, out, NULL, count, &done);
-    restore_recency(m, &p, position, n);
-    return status;
+    leave_lists(m, &p);
+    return enter_lists(m, &p, record, position);
 }
 
 int32_t sarp_postings_compact(sarp_postings *dir, sarp_commit *commit, sarp_compaction *compaction, uint32_t records) {

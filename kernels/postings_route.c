@@ -64,14 +64,16 @@ static uint32_t bound_of(uint32_t point, int32_t equal, uint32_t limit) {
     return equal == FINGERPRINTS || point == LAST_POINT || bound > limit ? limit : bound;
 }
 
+/* A posting that has more blocks than removals have left of it. */
 typedef struct {
     uint64_t reference;
-    uint32_t n;
+    uint32_t n, left; /* left 0: it is dead */
 } dead_posting;
 
 enum { DEAD_MAX = 16 }; /* that one round of reading takes out; the next finds the others */
 
-/* Blocks of a window that a record proves, at most `n`. Of a dead one 0, and it is noted. */
+/* Blocks of a window that a record proves, at most `n`; of a dead one 0. A dead or cut one is noted: it stands at points that it does
+   not reach any more, where it hides records that reach further than it on another way. */
 static uint32_t prove(routing *t, const uint8_t *record, const sarp_posting *e, uint32_t first, uint32_t n, dead_posting *dead,
                       uint32_t *dead_count) {
     const uint32_t run = prove_segment(t->r.pages, record, t->query, first, n);
@@ -79,7 +81,7 @@ static uint32_t prove(routing *t, const uint8_t *record, const sarp_posting *e, 
     uint32_t length = 0;
     if (!barrier_blocks_path(t->dir->base, &t->removed, t->before, t->query->ids, first / SARP_WINDOW, record))
         length = barrier_survives(&t->removed, record, ids_at(t, first), run);
-    if (!length && *dead_count < DEAD_MAX) dead[(*dead_count)++] = (dead_posting){posting_reference(e), posting_n(e)};
+    if (length < run && *dead_count < DEAD_MAX) dead[(*dead_count)++] = (dead_posting){posting_reference(e), posting_n(e), length};
     return length;
 }
 
@@ -113,8 +115,8 @@ static const uint8_t *ids_of_read(routing *t, uint64_t reference) {
     return record ? record + SARP_SEGMENT_HEADER : NULL;
 }
 
-/* Finds the window's best record. The dead ones that stand in the way leave their lists, and it is looked for again. Where what a list
-   has was cut before the list's point, the list before may have longer ones. */
+/* Finds the window's best record. The dead ones that stand in the way leave their lists, those that are cut are shortened there, and
+   it is looked for again. Where what a list has was cut before the list's point, the list before may have longer ones. */
 static void find_best(routing *t, uint32_t first, uint32_t limit, proof *best, uint32_t *records) {
     for (uint32_t reach = limit;;) {
         route at;
@@ -125,7 +127,7 @@ static void find_best(routing *t, uint32_t first, uint32_t limit, proof *best, u
         search(t, &at, first, limit, best, records, dead, &count);
         for (uint32_t i = 0; i < count; i++) {
             const uint8_t *ids = ids_of_read(t, dead[i].reference);
-            if (!ids || !postings_drop(t->dir, &t->r, t->seed, ids, dead[i].n, dead[i].reference)) return;
+            if (!ids || !postings_cut(t->dir, &t->r, t->seed, ids, dead[i].n, dead[i].left, dead[i].reference)) return;
         }
         if (t->r.missing) return;
         if (count) continue;

@@ -1,6 +1,4 @@
-"""Which records beside segments are written again when their file is compacted (format-spec/removal.md, section 5).
-Pure.
-"""
+"""Which records beside segments are written again when their file is compacted (format-spec/removal.md, 5). Pure."""
 
 from __future__ import annotations
 
@@ -60,9 +58,7 @@ def _removal_fields(record: memoryview) -> tuple[int, int, int]:
 
 
 def _clear_needed(record: memoryview, context: Context) -> bool:
-    """It is the holder's epoch; effect 0 is the epoch of one that was never cleared: it says that the holder is
-    there.
-    """
+    """It is the holder's epoch. Effect 0 (the holder is there) is the epoch of one that was never cleared."""
     holder, _, effect = _removal_fields(record)
     return context.removals is None or context.removals.holders.get(holder) == effect
 
@@ -74,8 +70,8 @@ def _remembered(record: memoryview, context: Context) -> bytes | None:
     holder, name_space, _ = _removal_fields(record)
     body = record[fmt.RECORD.size + fmt.REMOVAL_FIELDS.size :]
     entries: npt.NDArray[Any] = np.frombuffer(body, fmt.COUNT_ENTRY_DTYPE)
-    ids = np.ascontiguousarray(entries["id"])
-    known = context.removals.get_counts(ids.view(np.uint8).reshape(-1, fmt.ID_BYTES), holder, name_space)
+    ids = np.frombuffer(entries["id"].tobytes(), np.uint8).reshape(-1, fmt.ID_BYTES)
+    known = context.removals.get_counts(ids, holder, name_space)
     kept = entries[(entries["count"] == known) & (known > 1)]
     return count_record(holder, name_space, kept) if len(kept) else None
 

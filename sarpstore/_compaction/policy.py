@@ -75,9 +75,7 @@ class FileRow:
 
 
 def choose(rows: Sequence[FileRow], eagerness: Eagerness, last_pass: int = 0) -> FileRow | None:
-    """The file to compact next, None if none is worth it. `last_pass`: where the newest mark pass that has ended
-    began.
-    """
+    """The file to compact next, None if none is worth it. `last_pass`: where the newest finished mark pass began."""
     by_number = {row.number: row for row in rows}
     able = [row for row in rows if _first(by_number, row) is not None]
     worth = [row for row in able if row.dead_share >= eagerness.dead_min and row.dead_bytes >= eagerness.gain_min]

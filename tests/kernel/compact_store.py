@@ -1,8 +1,7 @@
-"""Either kernel directory with a log of several files, removals, and compaction; beside it a dict that says what is held."""
+"""Either kernel directory with a log of several files, removals, compaction; beside it a dict that says what is held."""
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from sarpstore._log.commits import clear_record, remove_record
 from sarpstore._log.removals import Removals
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Sequence
 
     import numpy.typing as npt
@@ -81,8 +81,9 @@ class CompactStore:
     def remove(self, path: str, holder: int = 0, namespace: int = 0) -> None:
         """The last block of the path and all that follows."""
         ids = ids_of(path)[-1]
-        position = self.commit.append_removal(remove_record(holder, namespace, ids))
-        assert position
+        while not (position := self.commit.append_removal(remove_record(holder, namespace, ids))):
+            self.settle()
+        self.removals.clear(holder, 0)
         self.removals.mark(ffi.from_buffer("uint8_t[]", ids), 1, holder, namespace, position)
         self.held = {
             key: location
@@ -91,7 +92,8 @@ class CompactStore:
         }
 
     def clear(self, holder: int) -> None:
-        position = self.commit.append_removal(clear_record(holder))
+        while not (position := self.commit.append_removal(clear_record(holder))):
+            self.settle()
         self.removals.clear(holder, position)
         self.held = {key: location for key, location in self.held.items() if key[0] != holder}
 
