@@ -42,6 +42,8 @@ __all__ = ["Core", "check_holder"]
 _HOLDER_MAX: Final = 0xFFFF_FFFF
 _PART_BLOCKS: Final = INSERT_WINDOWS_MAX * 64
 _PART_BLOCKS_MIN: Final = 64
+# A step's answer where the disk's bound leaves no room: none of the kernel's.
+_NO_SPACE: Final = 1000
 # Blocks of a call that is answered from memory by one kernel call.
 _AT_ONCE_BLOCKS: Final = 2048
 
@@ -213,7 +215,9 @@ class Core:
         await self._acknowledge()
 
     async def _removal_room(self, markers: int) -> None:
-        """Return once so many markers can be made."""
+        """Return once so many markers can be made, and written."""
+        if self.state.space is not None:
+            await self.state.space.wait_for_room(0)
         if self.maintenance is not None:
             await self.maintenance.room(markers)
 
@@ -253,6 +257,8 @@ class Core:
         if len(rows) > _AT_ONCE_BLOCKS or matcher.damaged or sequenced.key.name_space not in state.namespaces:
             return None
         if holder not in state.removals.holders:
+            return None
+        if state.space is not None and not state.space.admits(len(rows)):
             return None
         writer, commit = state.writer, state.gatherer.buffer.c
         writer.check()
@@ -295,9 +301,15 @@ class Core:
         """Insert query.blocks blocks: SARP_OK, SARP_FULL, or SARP_NO_ROOM if no commit can take them at once."""
         state = self.state
 
+        space = state.space
+        # Blocks that can be new: the parts before are held, but for damage.
+        blocks = min(int(query.blocks), _PART_BLOCKS)
+
         def step(needs: Any) -> int:
             # Asked and chosen anew at every try: the log may have failed or closed, another commit may gather by now.
             state.writer.check()
+            if space is not None and not space.admits(blocks):
+                return _NO_SPACE
             commit = state.gatherer.buffer
             before = commit.records
             if not _named(state, sequenced, query.holder, commit, self.options.namespaces_max):
@@ -308,9 +320,13 @@ class Core:
             return status
 
         while True:
+            if space is not None:
+                await space.wait_for_room(blocks)
             status = await state.matcher.decide(step)
             if status < 0:
                 raise AssertionError(f"the kernel answered {status} to an insertion")
+            if status == _NO_SPACE:
+                continue
             if status != int(lib.SARP_NO_ROOM) or not state.gatherer.records:
                 return status
             await state.writer.make_room()

@@ -12,13 +12,15 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from sarpstore._compaction import AT_REST, SETTLING, Compactor, choose, settled
+from sarpstore._compaction import AT_REST, SETTLING, UNDER_PRESSURE, Compactor, choose, settled
 from sarpstore._errors import FailedError, SarpError
+from sarpstore._eviction import Evictor
 from sarpstore._markpass import MarkPass
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from sarpstore._engine.space import Pressure, Space
     from sarpstore._engine.state import State
     from sarpstore._options import Progress
 
@@ -30,6 +32,7 @@ _CHECK_S: Final = 0.1
 _RETRY_S: Final = 5.0
 # A mark pass begins when this share of the markers is taken: what is left serves while it runs.
 _PASS_AT: Final = 0.5
+_PASS_BEFORE_EVICTION: Final = 1024
 # How often files are looked at whether one is worth compacting, and how fast one is read where nobody waits for it.
 _LOOK_S: Final = 1.0
 _RESTING_BYTES_PER_S: Final = 32 << 20
@@ -84,8 +87,11 @@ class Maintenance:
             direct=state.files.direct,
             bytes_per_second=_RESTING_BYTES_PER_S,
         )
+        self.evictor = Evictor(state.directory)
         self.mark_passes = 0
         """Mark passes that have ended."""
+        if state.space is not None:
+            state.space.wake = self._wanted.set
 
     # --- for callers
 
@@ -133,6 +139,8 @@ class Maintenance:
     async def run(self) -> None:
         """Do what is due, for as long as the store lives."""
         await self._state.loader.load_all()
+        if self._state.space is not None:
+            self._state.space.maintained = True
         while True:
             try:
                 async with self._one_at_a_time:
@@ -166,12 +174,51 @@ class Maintenance:
         if removals.markers > _PASS_AT * removals.markers_max or (self._wanted.is_set() and removals.markers):
             await self._mark_pass()
             return True
+        if self._state.space is not None and await self._keep_within(self._state.space):
+            return True
         now = asyncio.get_running_loop().time()
         if now - self._looked_at >= _LOOK_S:
             if await self.compactor.compact_next(self._start(), AT_REST) is not None:
                 return True
             self._looked_at = now
         return False
+
+    async def _keep_within(self, space: Space) -> bool:
+        """Evict and compact where the disk's bound asks for it; whether anything was freed."""
+        await self.evictor.age(self._state.gatherer.new_bytes, space.log_bytes_max)
+        asked, pressure = space.wanted.is_set(), space.pressure(self._state.live_bytes)
+        if not asked and not pressure.evict_bytes and not pressure.compact:
+            return False
+        freed = await self._relieve(space, pressure)
+        space.round_ended(freed=freed)
+        return freed
+
+    async def _relieve(self, space: Space, pressure: Pressure) -> bool:
+        removals = self._state.removals
+        if pressure.evict_bytes and removals.markers > _PASS_BEFORE_EVICTION:
+            # What is dead already need not be made room for by evicting what is not.
+            await self._mark_pass()
+            return True
+        evicted = await self.evictor.evict(pressure.evict_bytes) if pressure.evict_bytes else None
+        if pressure.compact or space.wanted.is_set():
+            if await self._compact_under_pressure():
+                return True
+            if not evicted and space.wanted.is_set():
+                # Everything is alive, and full to the brim: a file's worth of it must go.
+                evicted = await self.evictor.evict(self._state.gatherer.file_bytes)
+        return evicted is not None and evicted.records > 0
+
+    async def _compact_under_pressure(self) -> bool:
+        """Empty the file that gives most; False if none gives anything."""
+        rate, self.compactor.bytes_per_second = self.compactor.bytes_per_second, None
+        try:
+            if await self.compactor.compact_next(self._start(), UNDER_PRESSURE) is not None:
+                return True
+            # Perhaps those that are worth it are not before the newest checkpoint's start.
+            await self._checkpoint()
+            return await self.compactor.compact_next(self._start(), UNDER_PRESSURE) is not None
+        finally:
+            self.compactor.bytes_per_second = rate
 
     async def _mark_pass(self) -> None:
         """Make the markers needless, and retire them by a checkpoint."""

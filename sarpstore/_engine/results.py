@@ -92,7 +92,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     dead_bytes: Bytes of log files that are no record in use: superseded, removed, evicted; marks and summaries too.
         0 until all partitions are in memory.
     live_bytes: Bytes of the records in use. 0 until all partitions are in memory.
-    disk_bytes: Bytes of all files of the store, each rounded up to 4 KiB: what `bytes_max` bounds.
+    disk_bytes: Bytes of all files of the store, each rounded up to 4 KiB: what `bytes_max` bounds. Without that bound,
+        the log's alone.
     bytes_max: That bound; 0: none.
     evicted: Blocks evicted by this process.
     mark_passes: Mark passes that this process has ended.

@@ -121,6 +121,8 @@ class Space:
         self.bytes_max = bytes_max
         self.maintained = False
         """Somebody makes room: there is a point in waiting."""
+        self.wake: Callable[[], None] = lambda: None
+        """Called when somebody begins to wait."""
         self.wanted = asyncio.Event()
         """Somebody waits for room."""
 
@@ -189,6 +191,7 @@ class Space:
             if not self.maintained or self._fruitless - seen >= _FRUITLESS_ROUNDS:
                 raise self._full()
             self.wanted.set()
+            self.wake()
             # A commit that has been written frees what it was promised at most, and tells nobody.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CHECK_S):

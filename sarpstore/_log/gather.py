@@ -160,6 +160,11 @@ class Gatherer:
         return self._frozen_new_bytes + int(self.buffer.c.new_bytes)
 
     @property
+    def file_bytes(self) -> int:
+        """At which size a log file is sealed."""
+        return self._file_pages * fmt.PAGE
+
+    @property
     def can_freeze(self) -> bool:
         return bool(self._free)
 

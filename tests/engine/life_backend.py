@@ -81,7 +81,7 @@ class LoopBackend:
         job = jobs[0]
         try:
             job.result = job.function(*job.args)
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the call gets it
+        except BaseException as error:
             job.error = error
         del jobs[0]
         if jobs:

@@ -15,8 +15,8 @@ from life_machine import Difference, Life, repeatable
 from life_model import Model, Tree
 from life_steps import KINDS, Fork, Insert, Match, Remove, Setup, plainer, random_setup, random_step
 
-from sarpstore import _format as fmt
 from sarpstore import Namespace
+from sarpstore import _format as fmt
 
 LIVES = 250
 DOMAIN = ("a", 0)

@@ -1,4 +1,4 @@
-"""Removing blocks, clearing holders, counting announcements, times to live: what matches no more, and what still does."""
+"""Removing blocks, clearing holders, counting announcements, times to live: what matches no more, what still does."""
 
 import asyncio
 

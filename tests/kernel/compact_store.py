@@ -1,4 +1,4 @@
-"""Either kernel directory with a log of several files, removals, compaction; beside it a dict that says what is held."""
+"""Either kernel directory with a log of several files, removals, compaction; beside it a dict of what is held."""
 
 from __future__ import annotations
 

@@ -55,7 +55,8 @@ def parse_segment(record: bytes | memoryview, position: int, location_bytes: int
     n, d, dp = record[12:15]
     holder, window, namespace, prefix_id, born, parent_key, supersedes = _SEGMENT.unpack_from(record, 32)
     # The highest position that there was: records of a commit go where they fit.
-    assert born >= position and born >> 24 == position >> 24
+    assert born >= position
+    assert born >> 24 == position >> 24
     ids = tuple(bytes(record[128 + 16 * i : 144 + 16 * i]) for i in range(n))
     first = 128 + 16 * n
     locations = tuple(bytes(record[first + location_bytes * i : first + location_bytes * (i + 1)]) for i in range(n))
