@@ -11,30 +11,25 @@ same runs again; `--first` begins with a later one of them.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import secrets
 import sys
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
 from random import Random
 
-import pytest
-import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 _TESTS = Path(__file__).resolve().parent.parent / "tests" / "engine"
 sys.path.insert(0, str(_TESTS))
 
-from life_machine import Life, repeatable  # noqa: E402 - found through the path above
+from life_machine import Difference, live  # noqa: E402 - found through the path above
 from life_steps import KINDS, Setup, Step, plainer, random_setup, random_step  # noqa: E402 - found through the path above
 
 from sarpstore import _format as fmt  # noqa: E402 - after the path above
-
-_SECONDS_MAX = 30
-"""A life that takes longer hangs."""
 
 
 class Fuzz:
@@ -46,7 +41,6 @@ class Fuzz:
         self.counts: Counter[str] = Counter()
         self._steps = steps
         self._routings = routings
-        self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
     def draw(self, number: int) -> tuple[Setup, list[Step]]:
         """What run `number` is."""
@@ -56,14 +50,10 @@ class Fuzz:
 
     def live(self, setup: Setup, steps: list[Step]) -> Exception | None:
         """The difference that this life shows, or whatever else went wrong."""
-        with pytest.MonkeyPatch.context() as patch:
-            life = Life(setup, repeatable(patch, self.seed))
-            try:
-                self._runner.run(asyncio.wait_for(life.live(steps), _SECONDS_MAX))
-            except Exception as error:  # whatever it is, it is a finding
-                return error
-            finally:
-                self.counts += life.counts
+        try:
+            self.counts += live(setup, steps, self.seed)
+        except Exception as error:  # whatever it is, it is a finding
+            return error
         return None
 
     def smaller(self, setup: Setup, steps: list[Step]) -> list[Step]:
@@ -136,7 +126,11 @@ def _explain(fuzz: Fuzz, number: int) -> None:
     print(setup)
     for step in steps:
         print(f"  {step}")
-    print(f"difference: {fuzz.live(setup, steps)!r}")
+    error = fuzz.live(setup, steps)
+    if isinstance(error, Difference):
+        print(f"difference: {error}")
+    else:
+        traceback.print_exception(error)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
-from life_backend import LoopBackend
+from life_backend import LoopBackend, QuietLoop
 from life_folder import CutFolder
 from life_model import Domain, Model, Path, Tree
 from life_steps import (
@@ -42,18 +42,17 @@ from life_steps import (
     Together,
     Truncate,
 )
+from pytest import MonkeyPatch
 from store_helpers import locations, names_of, remove_checkpoints, small_files
 
 import sarpstore
 from sarpstore import _format as fmt
-from sarpstore._engine import state
+from sarpstore._engine import matcher, state
 from sarpstore._files import MemoryFolder
 from sarpstore._log import header
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
-
-    from pytest import MonkeyPatch
 
     from sarpstore import Namespace, Store
 
@@ -64,10 +63,11 @@ OPTIONS: Final = {
     "exact": True,
     "directory_bytes_max": 4 << 20,
     "holders_max": 8,
-    "markers_max": 4096,
     "counts_max": 1024,
     "queue_depth": 8,
 }
+SECONDS_MAX: Final = 60
+"""A life that takes longer hangs."""
 PATTERNS: Final = [tuple(Random(symbol).choices([0, 1], k=BLOCKS_MAX)) for symbol in range(3)]
 
 Past: TypeAlias = tuple[Model, ...]
@@ -172,7 +172,7 @@ class Life:
 
     def _acknowledge(self, step: Step) -> None:
         """Forget what no crash can bring back."""
-        if self._setup.durability == "always" or step in (Call("sync"), Call("checkpoint")):
+        if self._setup.durability == "always" or isinstance(step, Call):
             self._pasts = _distinct([past[-1:] for past in self._pasts])
 
     def _deed(self, step: Step) -> Deed:
@@ -198,8 +198,14 @@ class Life:
             case Clear(holder):
                 return Deed(lambda: self._store.clear_holder(holder), lambda model: (model.clear(holder), None))
             case Call(name):
-                return Deed(getattr(self._store, name), lambda _: ((), None))
+                return Deed(self._call(name), lambda _: ((), None))
         raise AssertionError(step)
+
+    def _call(self, name: str) -> Callable[[], Awaitable[None]]:
+        """A call of the store, or the mark pass that otherwise comes when it is due."""
+        owner = self._store._background.maintenance if name == "mark_pass" else self._store
+        call: Callable[[], Awaitable[None]] = getattr(owner, name)
+        return call
 
     def _insert(self, step: Insert) -> Deed:
         domain, path, address = DOMAINS[step.domain], self._path(step.path), self._address
@@ -365,12 +371,16 @@ def _distinct(pasts: Sequence[Past]) -> list[Past]:
     return found
 
 
-def repeatable(patch: MonkeyPatch, seed: int) -> int:
-    """Have new stores be alike from one run to the next, and their log files small; how many bytes a file has."""
+def live(setup: Setup, steps: Sequence[Step], seed: int = 0) -> Counter[str]:
+    """Live a life, from which the same seed makes the same again; how many steps of each kind it took."""
     random = Random(seed)
-    patch.setattr(header, "secrets", SimpleNamespace(token_bytes=random.randbytes))
-    patch.setattr(state, "choose_backend", lambda *_: LoopBackend(random))
-    return small_files(patch)
+    with MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=QuietLoop) as runner:
+        patch.setattr(header, "secrets", SimpleNamespace(token_bytes=random.randbytes))
+        patch.setattr(state, "choose_backend", lambda *_: LoopBackend(random))
+        patch.setattr(matcher, "monotonic_ms", lambda: runner.get_loop().time() * 1e3)
+        life = Life(setup, small_files(patch))
+        runner.run(asyncio.wait_for(life.live(steps), SECONDS_MAX))
+    return life.counts
 
 
 def _text(path: Path) -> str:

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
-from life_machine import Difference, Life, repeatable
+from life_machine import Difference, live
 from life_model import Model, Tree
 from life_steps import KINDS, Fork, Insert, Match, Remove, Setup, plainer, random_setup, random_step
 
@@ -25,12 +24,8 @@ chances = st.randoms(use_true_random=False)
 steps = chances.map(lambda random: random_step(random, KINDS))
 
 
-def live(monkeypatch, setup, sequence):
-    asyncio.run(Life(setup, repeatable(monkeypatch, 0)).live(sequence))
-
-
 @pytest.mark.parametrize("routing", fmt.ROUTINGS)
-def test_any_life_of_a_store_agrees_with_the_model(monkeypatch, routing):
+def test_any_life_of_a_store_agrees_with_the_model(routing):
     @seed(0)
     @settings(
         max_examples=LIVES,
@@ -40,7 +35,7 @@ def test_any_life_of_a_store_agrees_with_the_model(monkeypatch, routing):
     )
     @given(chances, st.lists(steps, min_size=10, max_size=40))
     def lives(random, sequence):
-        live(monkeypatch, random_setup(random, routing), sequence)
+        live(random_setup(random, routing), sequence)
 
     lives()
 
@@ -54,7 +49,7 @@ def test_a_removal_that_is_forgotten_is_noticed(monkeypatch, routing):
     path = Fork(0, 140, 10, 0)
     sequence = [Insert(0, path, False), Remove(0, path, (4,), False), Match(0, path, True)]
     with pytest.raises(Difference, match="Match"):
-        live(monkeypatch, Setup(routing, "never", 0, 60_000), sequence)
+        live(Setup(routing, "never", 0, 60_000, 64), sequence)
 
 
 def test_a_step_is_made_plainer_until_nothing_is_left():
