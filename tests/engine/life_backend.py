@@ -107,7 +107,7 @@ class LoopBackend:
             else:
                 function(*args)
 
-        wait(self._random.choice([1, 1, 2, 5]))
+        wait(self._random.choice([1, 1, 1, 4]))
 
     def _read(self, run: int) -> None:
         file, offset, buffers = self._table.run_buffers(run)

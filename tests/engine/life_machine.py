@@ -231,7 +231,11 @@ class Life:
         blocks = [self._tree.blocks(path)[place] for place in places]
         if step.unknown:
             ids, blocks = np.concatenate([ids, np.full((1, 16), 0xA5, np.uint8)]), [*blocks, 0]
-        return Deed(lambda: namespace.remove_ids(ids, holder=holder), lambda model: model.remove(domain, blocks))
+
+        def fits(removed: Any, expected: Any) -> bool:
+            return removed in (0, len(blocks)) if expected is None else removed == expected
+
+        return Deed(lambda: namespace.remove_ids(ids, holder=holder), lambda model: model.remove(domain, blocks), fits)
 
     # --- asking
 

@@ -107,9 +107,14 @@ class Model:
             counts[domain, block] = counts.get((domain, block), 1) + 1
         return replace(self, counts=counts)
 
-    def remove(self, domain: Domain, blocks: list[Block]) -> tuple[list[Model], int]:
-        """Remove blocks, in any order, and what follows them: the state after it, and how many count as removed."""
-        if not self.named.issuperset(domain) or not blocks:
+    def remove(self, domain: Domain, blocks: list[Block]) -> tuple[list[Model], int | None]:
+        """Remove blocks, in any order, and what follows them: the state after it, and how many count as removed.
+
+        None, if nothing was ever inserted there: while the first insertion waits for a read, they may count or not.
+        """
+        if not self.named.issuperset(domain):
+            return [], None
+        if not blocks:
             return [], 0
         if not any((domain, block) in self.counts for block in blocks):
             return [self._without(domain, blocks)], len(blocks)

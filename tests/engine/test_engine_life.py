@@ -74,6 +74,6 @@ def test_the_model_itself():
     assert (removed, once.match(DOMAIN, (1, 2, 3)), once.match(DOMAIN, (1, 2, 4))) == (1, [10, 11], [10, 11, 22])
     [twice], removed = once.remove(DOMAIN, [two])
     assert (removed, twice.match(DOMAIN, (1, 2, 4))) == (1, [10])
-    assert start.remove(DOMAIN, [one]) == ([], 0)
+    assert start.remove(DOMAIN, [one]) == ([], None)
     [cleared] = counted.clear(0)
     assert (cleared.match(DOMAIN, (1,)), cleared.counts) == ([], {})

@@ -32,11 +32,15 @@ MESSAGES_MAX = 3
 
 
 class Checked(msgspec.Struct, kw_only=True):
-    """What a check found, in queries and blocks; `recovery_ms` runs from open() to the first answer."""
+    """What a check found, in queries and blocks; `recovery_ms` runs from open() to the first answer.
+
+    `returned_blocks` were removed, or are behind one that was.
+    """
 
     queries: int = 0
     lost_blocks: int = 0
     lost_queries: int = 0
+    returned_blocks: int = 0
     wrong: int = 0
     recovery_ms: float = 0.0
     messages: list[str] = []
@@ -93,8 +97,8 @@ class Oracle:
 
     async def _check_tree(self, store: sarpstore.Store, number: int, found: Checked) -> None:
         members = tree_of(self._seed, number)
-        tried = _first_words(members, self._tried.get(number, {}))
-        must = _first_words(members, self._acknowledged.get(number, {}))
+        tried = _firstwords_of(members, self._tried.get(number, {}))
+        must = _firstwords_of(members, self._acknowledged.get(number, {}))
         beyond = random_ids(np.random.default_rng([self._seed, number, 1]), BEYOND_BLOCKS)
         queries = [np.concatenate([ids, beyond]) for ids in members]
         name = namespace_of(number)
@@ -124,20 +128,20 @@ def _raise(most: dict[int, int], op: Began) -> None:
     most[op.member] = max(most.get(op.member, 0), op.blocks)
 
 
-def _words(ids: Ids) -> list[int]:
+def words_of(ids: Ids) -> list[int]:
     """64 bits of each id: enough to tell random ones apart."""
     words: list[int] = np.ascontiguousarray(ids).view("<u8")[:, 0].tolist()
     return words
 
 
-def _first_words(members: list[Ids], blocks: dict[int, int]) -> set[int]:
+def _firstwords_of(members: list[Ids], blocks: dict[int, int]) -> set[int]:
     """The ids of the first blocks of each member."""
-    return {word for member, count in blocks.items() for word in _words(members[member][:count])}
+    return {word for member, count in blocks.items() for word in words_of(members[member][:count])}
 
 
 def _leading(ids: Ids, among: set[int]) -> int:
     """How many of the leading ids are among these."""
-    for count, word in enumerate(_words(ids)):
+    for count, word in enumerate(words_of(ids)):
         if word not in among:
             return count
     return len(ids)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import signal
 import sys
-from typing import Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -19,6 +19,9 @@ import sarpstore
 from sarpstore_tools.bench.machine import event_loop
 from sarpstore_tools.bench.shapes import Ids, family, locations_of
 from sarpstore_tools.bench.worker import Failed, Parent
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
 
 NAMESPACES = ("crash a", "crash b")
 TASKS = 4
@@ -35,7 +38,10 @@ Where = Literal["opening", "inserting", "checkpointing", "closing", "closed"]
 
 
 class CrashJob(msgspec.Struct, kw_only=True):
-    """One round. Trees below `first_tree` were used by earlier ones; after `close_after` seconds, it closes."""
+    """One round. Trees below `first_tree` were used by earlier ones; after `close_after` seconds, it closes.
+
+    `removals`: blocks are removed, too, as `churning` does.
+    """
 
     store: str
     durability: Literal["always", "interval", "never"]
@@ -43,6 +49,7 @@ class CrashJob(msgspec.Struct, kw_only=True):
     round: int
     first_tree: int
     close_after: float | None
+    removals: bool = False
 
 
 class Phase(msgspec.Struct, tag=True):
@@ -92,7 +99,7 @@ def main() -> int:
     parent = Parent()
     try:
         with asyncio.Runner(loop_factory=event_loop()[1]) as runner:
-            runner.run(_Inserting(job, parent).run())
+            runner.run(_kind_of(job)(job, parent).run())
     except BrokenPipeError:
         return 2  # The parent is gone: nobody is left to tell.
     except (sarpstore.SarpError, OSError) as error:
@@ -101,81 +108,106 @@ def main() -> int:
     return 0
 
 
-class _Inserting:
+def _kind_of(job: CrashJob) -> type[Inserting]:
+    if not job.removals:
+        return Inserting
+    from sarpstore_tools.churning import Churning
+
+    return Churning
+
+
+class Inserting:
     """The tasks of one round."""
 
+    options: ClassVar[dict[str, Any]] = {}
+    """Of the store, besides durability."""
+
     def __init__(self, job: CrashJob, parent: Parent) -> None:
-        self._job = job
-        self._parent = parent
+        self.job = job
+        self.parent = parent
         self._ops = 0
         self._trees = job.first_tree
         self._returned: list[int] = []
 
     async def run(self) -> None:
         """Insert until killed, or until it is time to close."""
-        job = self._job
-        self._parent.send(Phase("opening"))
-        store = await sarpstore.open(job.store, durability=job.durability)
-        self._parent.send(Phase("inserting"))
-        work = [self._insert(store, number) for number in range(TASKS)]
-        work.append(self._checkpoint(store))
-        if job.durability != "always":
-            work.append(self._sync(store))
+        job = self.job
+        self.parent.send(Phase("opening"))
+        store = await sarpstore.open(job.store, durability=job.durability, **self.options)
+        self.parent.send(Phase("inserting"))
         try:
             async with asyncio.timeout(job.close_after), asyncio.TaskGroup() as group:
-                for one in work:
+                for one in self.tasks(store):
                     group.create_task(one)
         except TimeoutError:
             pass
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
-        self._parent.send(Phase("closing"))
+        self.parent.send(Phase("closing"))
         await store.close()
-        self._parent.send(Phase("closed"))
-        self._parent.wait()
+        self.parent.send(Phase("closed"))
+        self.parent.wait()
 
-    def _rng(self, task: int) -> np.random.Generator:
-        return np.random.default_rng([self._job.seed, self._job.round, task])
+    def tasks(self, store: sarpstore.Store) -> list[Coroutine[None, None, None]]:
+        """All that is done at once."""
+        work = [self.work(store, number) for number in range(TASKS)]
+        work.append(self._checkpoint(store))
+        if self.job.durability != "always":
+            work.append(self._sync(store))
+        return work
 
-    async def _insert(self, store: sarpstore.Store, task: int) -> None:
-        rng = self._rng(task)
+    def next_op(self) -> int:
+        """The number of an operation that begins."""
+        self._ops += 1
+        return self._ops - 1
+
+    def returned(self, op: int) -> None:
+        """The operation is done: it is durable now, or with the next sync."""
+        if self.job.durability == "always":
+            self.parent.send(Acknowledged([op]))
+        else:
+            self._returned.append(op)
+
+    def rng(self, task: int) -> np.random.Generator:
+        """Chance, for one task of this round."""
+        return np.random.default_rng([self.job.seed, self.job.round, task])
+
+    async def work(self, store: sarpstore.Store, task: int) -> None:
+        """Insert, one sequence after another."""
+        rng = self.rng(task)
         while True:
             number = self._next_tree(rng)
-            members = tree_of(self._job.seed, number)
+            members = tree_of(self.job.seed, number)
             namespace = store.namespace(namespace_of(number))
             for _ in range(INSERTIONS_A_TREE):
                 member = int(rng.integers(len(members)))
                 ids = members[member][: int(rng.integers(1, len(members[member]) + 1))]
-                op = self._ops
-                self._ops += 1
-                self._parent.send(Began(op, number, member, len(ids)))
+                op = self.next_op()
+                self.parent.send(Began(op, number, member, len(ids)))
                 await namespace.insert_ids(ids, locations_of(ids))
-                if self._job.durability == "always":
-                    self._parent.send(Acknowledged([op]))
-                else:
-                    self._returned.append(op)
+                self.returned(op)
                 await asyncio.sleep(float(rng.random()) * PAUSE_SECONDS_MAX)
 
     def _next_tree(self, rng: np.random.Generator) -> int:
         """An earlier round's, or one that no task has had."""
-        if self._job.first_tree and rng.random() < OLD_TREE_SHARE:
-            return int(rng.integers(self._job.first_tree))
+        if self.job.first_tree and rng.random() < OLD_TREE_SHARE:
+            return int(rng.integers(self.job.first_tree))
         self._trees += 1
         return self._trees - 1
 
     async def _sync(self, store: sarpstore.Store) -> None:
-        rng = self._rng(TASKS)
+        rng = self.rng(TASKS)
         while True:
             await asyncio.sleep(rng.uniform(*SYNC_EVERY_SECONDS))
             returned, self._returned = self._returned, []
             await store.sync()
             for i in range(0, len(returned), _OPS_A_MESSAGE):
-                self._parent.send(Acknowledged(returned[i : i + _OPS_A_MESSAGE]))
+                self.parent.send(Acknowledged(returned[i : i + _OPS_A_MESSAGE]))
 
     async def _checkpoint(self, store: sarpstore.Store) -> None:
-        rng = self._rng(TASKS + 1)
+        rng = self.rng(TASKS + 1)
         while True:
             await asyncio.sleep(rng.uniform(*CHECKPOINT_EVERY_SECONDS))
-            self._parent.send(Phase("checkpointing"))
+            self.parent.send(Phase("checkpointing"))
             await store.checkpoint()
-            self._parent.send(Phase("inserting"))
+            self.parent.send(Phase("inserting"))

@@ -21,6 +21,8 @@ from sarpstore_tools.bench.figures import Figure, Report, finish, json_option, m
 from sarpstore_tools.bench.folders import store_option, work_folder
 from sarpstore_tools.bench.machine import Machine, event_loop, this_machine
 from sarpstore_tools.bench.worker import Failed, Worker
+from sarpstore_tools.churncheck import ChurnOracle
+from sarpstore_tools.churning import TREES, Churned
 from sarpstore_tools.crashcheck import NOT_CHECKED, Checked, Oracle, verify_faults
 from sarpstore_tools.crashing import Acknowledged, Began, CrashJob, Message, Phase, Where
 
@@ -39,6 +41,11 @@ AIMS: dict[Where, tuple[float, float, float]] = {
 }
 
 
+# With removals it is history that matters, of one small store: many short rounds.
+REMOVALS_SECONDS_SHARE = 0.4
+REMOVALS_VERIFIED_EVERY = 10
+
+
 class Round(msgspec.Struct, kw_only=True):
     """What one kill left. `broken`: the process ended or hung by itself, or the store does not open."""
 
@@ -55,6 +62,7 @@ class Round(msgspec.Struct, kw_only=True):
 @click.option("--kills", type=click.IntRange(min=1), default=50, show_default=True, help="Times to kill the writer.")
 @click.option("--durability", type=click.Choice(["always", "interval", "never"]), default="always", show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of blocks and moments (default: a new one, shown).")
+@click.option("--removals", is_flag=True, help="Remove, too: short rounds, on a few small trees.")
 @click.option(
     "--seconds-max", type=click.FloatRange(min=0, min_open=True), help="Start no round after so many seconds."
 )
@@ -66,6 +74,7 @@ def crashtest(
     kills: int,
     durability: Literal["always", "interval", "never"],
     seed: int | None,
+    removals: bool,
     seconds_max: float | None,
     store: Path | None,
     json_file: Any,
@@ -76,6 +85,10 @@ def crashtest(
     may. An insertion counts as acknowledged when its await returned under durability "always", or when a later sync()
     returned. `sarpstore verify` must find the files clean.
 
+    With --removals the process also removes blocks, clears holders and compacts, each of its tasks with a holder of its
+    own. After each kill every holder must have exactly what some number of its operations made, in their order, and at
+    least those that were acknowledged: nothing that was removed comes back.
+
     Exit status: 0 if nothing was lost, wrong or faulty, 1 otherwise, 2 if the test could not be done.
     """
     seed = secrets.randbits(32) if seed is None else seed
@@ -84,7 +97,7 @@ def crashtest(
     with work_folder(store) as folder, Progress(*columns, console=Console(stderr=True)) as progress:
         machine = this_machine(folder)
         task = progress.add_task(f"kills (seed {seed})", total=kills)
-        test = _CrashTest(str(folder / "store"), durability, seed)
+        test = _CrashTest(str(folder / "store"), durability, seed, removals=removals)
         while len(test.rounds) < kills and time.monotonic() < deadline and not test.is_over:
             test.round(is_last=len(test.rounds) + 1 == kills)
             progress.update(task, completed=len(test.rounds))
@@ -94,7 +107,10 @@ def crashtest(
 class _CrashTest:
     """One store through all rounds."""
 
-    def __init__(self, store: str, durability: Literal["always", "interval", "never"], seed: int) -> None:
+    def __init__(
+        self, store: str, durability: Literal["always", "interval", "never"], seed: int, *, removals: bool
+    ) -> None:
+        self.removals = removals
         self.seed = seed
         self.durability = durability
         self.rounds: list[Round] = []
@@ -102,22 +118,24 @@ class _CrashTest:
         self._opened = False
         self._store = store
         self._random = random.Random(seed)  # noqa: S311 (no secret)
-        self._oracle = Oracle(seed)
+        self._oracle: Oracle | ChurnOracle = ChurnOracle(seed) if removals else Oracle(seed)
 
     def round(self, *, is_last: bool) -> None:
         """Kill once, and check."""
         before = self._oracle.trees
         aim = self._random.choices(list(AIMS), [share for share, _, _ in AIMS.values()])[0]
+        share = REMOVALS_SECONDS_SHARE if self.removals else 1.0
         job = CrashJob(
             store=self._store,
             durability=self.durability,
             seed=self.seed,
             round=len(self.rounds),
             first_tree=max(before, default=-1) + 1,
-            close_after=self._random.uniform(0.02, 0.3) if aim == "closing" else None,
+            close_after=self._random.uniform(0.02, 0.3) * share if aim == "closing" else None,
+            removals=self.removals,
         )
-        listener = _Listener(Worker(MODULE, job, Message))
-        listener.kill_after(aim, self._random.uniform(*AIMS[aim][1:]))
+        listener = _Listener(Worker(MODULE, job, Message | Churned))
+        listener.kill_after(aim, self._random.uniform(*AIMS[aim][1:]) * share)
         touched = set()
         for op in listener.ops.values():
             self._oracle.began(op)
@@ -127,9 +145,10 @@ class _CrashTest:
         old = self._oracle.trees
         if not is_last:
             old = self._random.sample(before, min(len(before), OLD_TREES_CHECKED))
-        self.rounds.append(self._check(listener, sorted({*touched, *old})))
+        verified = is_last or not self.removals or len(self.rounds) % REMOVALS_VERIFIED_EVERY == 0
+        self.rounds.append(self._check(listener, sorted({*touched, *old}), verified=verified))
 
-    def _check(self, listener: _Listener, trees: list[int]) -> Round:
+    def _check(self, listener: _Listener, trees: list[int], *, verified: bool) -> Round:
         # A reader leaves the files as they are: then the next round's writer finds what this one's kill left.
         read_only = self._random.random() < 0.5
         checked, faults, fault = Checked(), 0, ""
@@ -138,14 +157,14 @@ class _CrashTest:
             if self._exists(listener):
                 with asyncio.Runner(loop_factory=event_loop()[1]) as runner:
                     checked = runner.run(self._oracle.check(self._store, trees, read_only=read_only))
-                faults, fault = verify_faults(self._store)
+                faults, fault = verify_faults(self._store) if verified else (0, "")
         except sarpstore.SarpError as error:
             broken = f"the store does not open: {type(error).__name__}: {error}"
         self.is_over = bool(broken)
         return Round(
             where=listener.where,
             insertions=len(listener.acknowledged),
-            blocks=sum(listener.ops[number].blocks for number in listener.acknowledged),
+            blocks=sum(_inserted(listener.ops[number]) for number in listener.acknowledged),
             checked=checked,
             faults=faults,
             broken=bool(broken),
@@ -158,12 +177,19 @@ class _CrashTest:
         return self._opened or any(Path(self._store).glob("*.log"))
 
 
+def _inserted(op: Began | Churned) -> int:
+    """Blocks of an insertion; of another operation none."""
+    if isinstance(op, Began):
+        return op.blocks
+    return op.blocks[0] if op.kind == "insert" else 0
+
+
 class _Listener(threading.Thread):
     """Hears the process out, so that its pipe never fills; what it said until its death is complete after the kill."""
 
     def __init__(self, worker: Worker) -> None:
         super().__init__(daemon=True)
-        self.ops: dict[int, Began] = {}
+        self.ops: dict[int, Any] = {}
         self.acknowledged: list[int] = []
         self.where: str = "starting"
         self.failed = ""
@@ -174,7 +200,7 @@ class _Listener(threading.Thread):
 
     def run(self) -> None:
         for message in self._worker.messages():
-            if isinstance(message, Began):
+            if isinstance(message, Began | Churned):
                 self.ops[message.op] = message
             elif isinstance(message, Acknowledged):
                 self.acknowledged += message.ops
@@ -214,11 +240,12 @@ def _report(machine: Machine, test: _CrashTest, kills: int) -> Report:
     broken = sum(one.broken for one in rounds)
     figures = [
         _count("kills", len(rounds), note=fell),
-        _count("acknowledged insertions", sum(one.insertions for one in rounds)),
+        _count("acknowledged operations" if test.removals else "acknowledged insertions", sum(one.insertions for one in rounds)),
         _count("acknowledged blocks", sum(one.blocks for one in rounds), note="of all insertions together"),
         _count("lost blocks", sum(one.checked.lost_blocks for one in rounds), target=0.0, note=queries),
+        *_returned(test),
         _count("wrong answers", sum(one.checked.wrong for one in rounds), target=0.0, note=queries),
-        _verify(rounds),
+        _verify(test),
         _count("failures to open or to write", broken, target=0.0),
     ]
     if recovery:
@@ -228,17 +255,7 @@ def _report(machine: Machine, test: _CrashTest, kills: int) -> Report:
         for number, one in enumerate(rounds, start=1)
         for text in one.messages
     ]
-    method = [
-        (
-            f"seed {test.seed}; durability {test.durability}; SIGKILL, {AIMS['inserting'][1]} to "
-            f"{AIMS['inserting'][2]} s after inserting began, or aimed at an open, a checkpoint or a close; "
-            "one store through all rounds"
-        ),
-        (
-            "every sequence of a round, and 100 trees of earlier ones (after the last kill: all), with more blocks "
-            "than were ever inserted; half of the checks open read-only, so that the next writer recovers by itself"
-        ),
-    ]
+    method = _method(test)
     if len(rounds) < kills and not test.is_over:
         method.append(f"stopped by --seconds-max after {len(rounds)} of {kills} kills")
     return Report(
@@ -250,8 +267,38 @@ def _count(name: str, value: float, **rest: Any) -> Figure:
     return Figure(name=name, unit="", value=value, least=value, greatest=value, **rest)
 
 
-def _verify(rounds: list[Round]) -> Figure:
-    unchecked = sum(one.faults == NOT_CHECKED for one in rounds)
+def _returned(test: _CrashTest) -> list[Figure]:
+    """What was removed and came back."""
+    if not test.removals:
+        return []
+    blocks = sum(one.checked.returned_blocks for one in test.rounds)
+    return [_count("removed blocks that came back", blocks, target=0.0, note="or that are behind one that was removed")]
+
+
+def _verify(test: _CrashTest) -> Figure:
+    unchecked = sum(one.faults == NOT_CHECKED for one in test.rounds)
     if unchecked:
         return _count("verify: rounds NOT CHECKED", unchecked, target=0.0, note="there is no sarpstore verify")
-    return _count("verify faults", sum(one.faults for one in rounds), target=0.0, note="after every kill")
+    note = f"after one kill of {REMOVALS_VERIFIED_EVERY}, and the last" if test.removals else "after every kill"
+    return _count("verify faults", sum(one.faults for one in test.rounds), target=0.0, note=note)
+
+
+def _method(test: _CrashTest) -> list[str]:
+    least, most = AIMS["inserting"][1:]
+    share = REMOVALS_SECONDS_SHARE if test.removals else 1.0
+    asked = (
+        "every sequence of a round, and 100 trees of earlier ones (after the last kill: all), with more blocks than were "
+        "ever inserted"
+    )
+    if test.removals:
+        asked = (
+            f"every sequence of all {len(TREES)} trees; what matches of a holder's must be what some number of its "
+            "operations made, at least the acknowledged ones"
+        )
+    return [
+        (
+            f"seed {test.seed}; durability {test.durability}; SIGKILL, {least * share:g} to {most * share:g} s after "
+            "inserting began, or aimed at an open, a checkpoint or a close; one store through all rounds"
+        ),
+        f"{asked}; half of the checks open read-only, so that the next writer recovers by itself",
+    ]
