@@ -3,9 +3,9 @@
     python -m fuzz.life --runs 10000 [--steps 50] [--seed N] [--routing sarp] [--first K]
 
 A run is one store, in memory, and some 50 steps: insert, match, remove, truncate, clear, steps started together, sync,
-checkpoint, reopen with and without checkpoints, power cuts in the middle of any of these. The store's answers must be
-the model's, its locations too. The first difference is made small and printed, and the exit status is 1. A seed gives the
-same runs again; `--first` begins with a later one of them.
+checkpoint, mark pass, compact, reopen with and without checkpoints, power cuts in the middle of any of these. The
+store's answers must be the model's, its locations too. The first difference is made small and printed, and the exit
+status is 1. A seed gives the same runs again; `--first` begins with a later one of them.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ def main() -> int:
     failed = _run(fuzz, arguments.first, arguments.runs)
     seconds = time.monotonic() - began
     counts = ", ".join(f"{name} {count:,}" for name, count in sorted(fuzz.counts.items()))
-    print(f"seed {seed}: {fuzz.done:,} runs, {seconds:.0f} s, {1e3 * seconds / max(1, fuzz.done):.1f} ms a run: {counts}")
+    print(
+        f"seed {seed}: {fuzz.done:,} runs, {seconds:.0f} s, {1e3 * seconds / max(1, fuzz.done):.1f} ms a run: {counts}"
+    )
     if failed is None:
         print("differences 0")
         return 0

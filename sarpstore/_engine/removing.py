@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sarpstore import _format as fmt
-from sarpstore._kernel import ffi
+from sarpstore._kernel import ffi, lib
 from sarpstore._log.commits import CommitBuffer, clear_record, count_record, remove_record
 
 if TYPE_CHECKING:
@@ -141,7 +141,8 @@ class Remover:
         entries = np.zeros(len(counts), fmt.COUNT_ENTRY_DTYPE)
         entries["id"] = np.frombuffer(b"".join(counts), "|V16")
         entries["count"] = list(counts.values())
-        placed = self._commit.append(count_record(holder, name_space, entries))
+        # Replay takes counts in order of position, so a later one stands behind.
+        placed = self._commit.append(count_record(holder, name_space, entries), rule=lib.SARP_PLACE_BEHIND)
         assert placed, "there was room"
         self._state.writer.gathered()
         self._state.removals.set_counts(entries, holder, name_space)

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
+import pytest
 from life_backend import LoopBackend, QuietLoop
 from life_folder import CutFolder
 from life_model import Domain, Model, Path, Tree
@@ -42,7 +43,6 @@ from life_steps import (
     Together,
     Truncate,
 )
-from pytest import MonkeyPatch
 from store_helpers import locations, names_of, remove_checkpoints, small_files
 
 import sarpstore
@@ -378,7 +378,7 @@ def _distinct(pasts: Sequence[Past]) -> list[Past]:
 def live(setup: Setup, steps: Sequence[Step], seed: int = 0) -> Counter[str]:
     """Live a life, from which the same seed makes the same again; how many steps of each kind it took."""
     random = Random(seed)
-    with MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=QuietLoop) as runner:
+    with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=QuietLoop) as runner:
         patch.setattr(header, "secrets", SimpleNamespace(token_bytes=random.randbytes))
         patch.setattr(state, "choose_backend", lambda *_: LoopBackend(random))
         patch.setattr(matcher, "monotonic_ms", lambda: runner.get_loop().time() * 1e3)

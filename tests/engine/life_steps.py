@@ -110,7 +110,7 @@ class Reopen:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A power cut, at the `writes`-th write, sync or change of a name during another step; after it, if it has fewer."""
+    """A power cut at the `writes`-th write, sync or change of a name during another step, or after it."""
 
     mode: CrashMode
     seed: int

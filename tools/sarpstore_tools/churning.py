@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 import numpy as np
 
-import sarpstore
 from sarpstore_tools.bench.shapes import Ids, family, locations_of
 from sarpstore_tools.crashing import TASKS, Inserting, namespace_of
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+
+    import sarpstore
 
 TREES: Final = range(6 * TASKS)
 """Tree number n belongs to the task, and to the holder, n % TASKS."""

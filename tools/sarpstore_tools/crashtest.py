@@ -238,9 +238,10 @@ def _report(machine: Machine, test: _CrashTest, kills: int) -> Report:
     recovery = [one.checked.recovery_ms for one in rounds if one.checked.recovery_ms]
     queries = f"{sum(one.checked.queries for one in rounds):,} queries"
     broken = sum(one.broken for one in rounds)
+    operations = "operations" if test.removals else "insertions"
     figures = [
         _count("kills", len(rounds), note=fell),
-        _count("acknowledged operations" if test.removals else "acknowledged insertions", sum(one.insertions for one in rounds)),
+        _count(f"acknowledged {operations}", sum(one.insertions for one in rounds)),
         _count("acknowledged blocks", sum(one.blocks for one in rounds), note="of all insertions together"),
         _count("lost blocks", sum(one.checked.lost_blocks for one in rounds), target=0.0, note=queries),
         *_returned(test),
@@ -287,8 +288,8 @@ def _method(test: _CrashTest) -> list[str]:
     least, most = AIMS["inserting"][1:]
     share = REMOVALS_SECONDS_SHARE if test.removals else 1.0
     asked = (
-        "every sequence of a round, and 100 trees of earlier ones (after the last kill: all), with more blocks than were "
-        "ever inserted"
+        "every sequence of a round, and 100 trees of earlier ones (after the last kill: all), with more blocks "
+        "than were ever inserted"
     )
     if test.removals:
         asked = (
