@@ -46,7 +46,7 @@ _OTHERS_AT_ONCE: Final = 16
 # Partitions that are swept in one turn of the loop: 64 KiB each.
 _SWEPT_AT_ONCE: Final = 16
 _ROWS_AT_ONCE: Final = 256
-_BEHIND: Final = (fmt.RECORD_REMOVE, fmt.RECORD_CLEAR_HOLDER)
+_BEHIND: Final = (fmt.RECORD_REMOVE, fmt.RECORD_CLEAR_HOLDER, fmt.RECORD_COUNT)
 
 
 class Compactor:
