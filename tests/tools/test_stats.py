@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from sarpstore_tools import stats as stats_module
 from sarpstore_tools.specreader.structures import Statistics
-from sarpstore_tools.stats import rates_between, stats
+from sarpstore_tools.stats import stats
+from sarpstore_tools.statsview import GROUPS, Growth, growth_between, meaning_table
 from spec_writer import StoreWriter
+
+import sarpstore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,8 +107,9 @@ def test_watching_shows_rates_and_outlives_a_missing_file(writer: StoreWriter, m
     monkeypatch.setattr(stats_module.time, "sleep", step)
     result = run(writer.path, "--watch", "--interval", "0.05")
     assert result.exit_code == 0
-    assert "matches/s" in result.output
+    assert re.search(r"matches +300 +\d+\.\d/s", result.output)
     assert "75.0%" in result.output
+    assert "since the last" in result.output
     assert "MiB/s" in result.output
 
 
@@ -117,12 +124,75 @@ def test_watching_as_json_gives_a_line_a_sample(writer: StoreWriter, monkeypatch
     assert len(run(writer.path, "--watch", "--json").output.splitlines()) == 3
 
 
-def test_rates_need_two_samples_of_one_writer() -> None:
-    def sample(process: int, time_ms: int, **values: object) -> Statistics:
-        return Statistics(1, 0, bytes(16), process, time_ms, dict(values))
+def sample(process: int, time_ms: int, **values: object) -> Statistics:
+    return Statistics(1, 0, bytes(16), process, time_ms, dict(values))
 
+
+def shown(values: dict[str, object], growth: Growth | None = None, age: float | None = None) -> dict[str, list[str]]:
+    """The rows of the table of meanings: what → [overall, since the last]."""
+    columns = [list(map(str, column.cells)) for column in meaning_table(values, growth, age).columns]
+    return {what: [overall, since] for what, overall, since in zip(*columns, strict=True)}
+
+
+def test_growth_needs_two_samples_of_one_writer() -> None:
     older = sample(1, 1000, matches=10, reads=4, cache_hits=0, log_bytes="?")
-    rates = rates_between(older, sample(1, 3000, matches=30, reads=4, cache_hits=0, log_bytes=1))
-    assert (rates.matches, rates.reads, rates.hit_rate, rates.log_bytes) == (10.0, 0.0, None, None)
-    assert rates_between(older, sample(2, 3000, matches=30)).matches is None
-    assert rates_between(older, older).matches is None
+    growth = growth_between(older, sample(1, 3000, matches=30, reads=4, cache_hits=0, log_bytes=1))
+    assert growth is not None
+    assert (growth.rate("matches"), growth.of("reads"), growth.rate("log_bytes")) == (10.0, 0.0, None)
+    assert growth_between(older, sample(2, 3000, matches=30)) is None
+    assert growth_between(older, older) is None
+
+
+def test_every_counter_of_the_engine_has_its_group() -> None:
+    grouped = [name for _, names in GROUPS for name in names]
+    assert sorted(grouped) == sorted(sarpstore.Stats.__struct_fields__)
+
+
+def test_the_table_says_what_counters_mean_overall_and_since_the_last_sample() -> None:
+    older: dict[str, object] = {
+        "matches": 100, "matched_blocks": 1000, "cache_hits": 50, "reads": 50, "removed": 10, "markers": 700,
+        "evicted": 0, "copied_bytes": 0, "compacted_files": 1, "mark_passes": 1, "disk_bytes": 40 << 20,
+        "bytes_max": 64 << 20, "live_bytes": 30 << 20, "dead_bytes": 10 << 20, "checkpoint_lag_bytes": 4096,
+        "damaged_records": 0, "failed": "",
+    }  # fmt: skip
+    newer = {
+        **older, "matches": 200, "matched_blocks": 4000, "cache_hits": 125, "reads": 75, "removed": 30, "markers": 0,
+        "copied_bytes": 4 << 20, "compacted_files": 5, "mark_passes": 2, "disk_bytes": 48 << 20,
+    }  # fmt: skip
+    rows = shown(newer, growth_between(sample(1, 1000, **older), sample(1, 3000, **newer)), age=2.5)
+    assert rows["blocks a match"] == ["20.0", "30.0"]
+    assert rows["cache hit rate"] == ["62.5%", "75.0%"]
+    assert rows["blocks removed"] == ["30", "10.0/s"]
+    assert rows["markers"] == ["0", "-700"]
+    assert rows["mark passes"] == ["2", "0.5/s"]
+    assert rows["files compacted"] == ["5", "2.0/s"]
+    assert rows["copied by compaction"] == ["4.0 MiB", "2.0 MiB/s"]
+    assert rows["disk use"] == ["48.0 MiB of 64.0 MiB, 75.0%", "4.0 MiB/s"]
+    assert rows["live / dead"] == ["75.0% / 25.0%", ""]
+    assert rows["checkpoint lag"] == ["4,096 bytes", ""]
+    assert rows["checkpoint age"] == ["2.5 s", ""]
+    assert rows["writes"] == ["go on", ""]
+    assert rows["reads joined"] == ["-", ""]
+
+
+def test_a_store_without_a_bound_or_with_stopped_writes_says_so() -> None:
+    rows = shown({"disk_bytes": 1 << 20, "bytes_max": 0, "failed": "no space", "damaged_records": 3})
+    assert rows["disk use"][0] == "1.0 MiB, unbounded"
+    assert rows["writes"][0] == "have stopped"
+    assert rows["damaged records"][0] == "3"
+    assert rows["checkpoint age"][0] == "-"
+
+
+async def test_the_counters_of_an_open_store_are_watched(tmp_path: Path) -> None:
+    async with sarpstore.open(tmp_path / "s") as store:
+        await store.namespace("x").insert(list(range(160)), np.zeros(10, sarpstore.LOCATION))
+        await store.checkpoint()
+        await asyncio.sleep(0.1)
+        while not (tmp_path / "s" / "stats").exists():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+        result = await asyncio.to_thread(run, tmp_path / "s")
+    assert result.exit_code == 0
+    rows = {line.split("  ")[0].strip(): line for line in result.output.splitlines()}
+    assert "is running" in result.output
+    assert rows["checkpoint age"].rstrip().endswith(" s")
+    assert "other" not in rows
