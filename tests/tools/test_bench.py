@@ -87,7 +87,7 @@ def test_the_moments_of_kills_depend_on_the_seed_alone(tmp_path):
 
     def moments(seed):
         killed = recovery._Killed(tmp_path, "plain", 1000, seed, None, keep=False)
-        return [killed._kill(Writer(), (0.0, 0.01)) for _ in range(3)]
+        return [killed.kill(Writer(), (0.0, 0.01)) for _ in range(3)]
 
     assert moments(1) == moments(1) != moments(2)
     assert all(0 <= moment <= 0.01 for moment in moments(1))
@@ -95,17 +95,17 @@ def test_the_moments_of_kills_depend_on_the_seed_alone(tmp_path):
 
 def test_kills_must_agree_among_their_openings_and_lose_nothing(tmp_path):
     def opening(blocks, answer_ms=1.0):
-        opened = killing.Opened(open_ms=0.5, answer_ms=answer_ms, wrong="", checkpoint_position=0, unloaded=0)
-        return opened, killing.Loaded(2.0, blocks, 16, [])
+        opened = killing.Opened(0.5, answer_ms, wrong="", checkpoint_position=0, unloaded=0, resident=1)
+        return opened, killing.Loaded(2.0, blocks, 16, [], 1)
 
     killed = recovery._Killed(tmp_path, "plain", 1000, 0, None, keep=False)
     first = killed._checked(0, 0.1, [opening(10, 7.0), opening(10, 1.0), opening(10, 2.0)], [opening(10)], [])
     second = killed._checked(1, 0.1, [opening(12, 4.0)], [], [first])
-    assert (first.answer_ms, second.answer_ms, killed._failures) == (2.0, 4.0, [])
+    assert (first.answer_ms, second.answer_ms, killed.failures) == (2.0, 4.0, [])
     killed._checked(0, 0.1, [opening(10)], [opening(9)], [])
     killed._checked(2, 0.1, [opening(11)], [], [first, second])
     killed._checked(2, 0.1, [opening(12), opening(13)], [], [first, second])
-    assert [text.split(":")[0] for text in killed._failures] == [f"plain 1e3, kill {i}" for i in (1, 3, 3)]
+    assert [text.split(":")[0] for text in killed.failures] == [f"plain 1e3, kill {i}" for i in (1, 3, 3)]
 
 
 def test_a_figure_of_groups_is_the_median_of_medians():

@@ -1,4 +1,4 @@
-"""The processes of `sarpstore bench recovery`, started by it only.
+"""The processes of `sarpstore bench recovery` and `scale`, started by them only.
 
 One builds a store and goes on inserting until it is killed; another opens it after that, goes on inserting, and is
 killed in its turn; a third waits with everything imported, opens the store when told, and times its first answer.
@@ -11,7 +11,7 @@ import logging
 import signal
 import sys
 import time
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
@@ -19,7 +19,14 @@ import numpy as np
 import sarpstore
 from sarpstore_tools.bench.machine import event_loop
 from sarpstore_tools.bench.shapes import SHAPES, UNKNOWN_BLOCKS, Ids, locations_of, random_ids, wrong_answer
+from sarpstore_tools.bench.usage import resident_bytes
 from sarpstore_tools.bench.worker import Failed, Parent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import NoReturn
+
+Shape = Literal["plain", "branching", "sessions"]
 
 NAMESPACE = "bench"
 SAMPLES = 16
@@ -29,23 +36,27 @@ POLL_SECONDS = 0.0005
 
 
 class BuildJob(msgspec.Struct, tag=True, kw_only=True):
-    """Insert `blocks` blocks of a shape into a new store, sync, then insert until killed.
+    """Insert blocks of a shape until a store holds `blocks`, sync, then insert until killed.
 
-    Queries for what is synced go to the file `samples`.
+    Queries for what this process has synced go to the file `samples`. `checkpoint`: also write one before that is told.
+    Other blocks for each `round`.
     """
 
     store: str
-    shape: Literal["plain", "branching"]
+    shape: Shape
     blocks: int
     samples: str
     seed: int
+    round: int = 0
+    checkpoint: bool = False
+    options: dict[str, Any] = {}
 
 
 class GoOnJob(msgspec.Struct, tag=True, kw_only=True):
     """Open a store that was built, and insert more blocks of its shape until killed: other blocks for each `round`."""
 
     store: str
-    shape: Literal["plain", "branching"]
+    shape: Shape
     seed: int
     round: int
 
@@ -57,6 +68,7 @@ class OpenJob(msgspec.Struct, tag=True, kw_only=True):
     samples: str
     sample: int
     progress: bool
+    options: dict[str, Any] = {}
 
 
 class Building(msgspec.Struct, tag=True):
@@ -65,12 +77,21 @@ class Building(msgspec.Struct, tag=True):
     blocks: int
 
 
-class Built(msgspec.Struct, tag=True):
-    """The first `blocks` blocks are synced; that took `seconds`. Insertion goes on."""
+class Built(msgspec.Struct, tag=True, kw_only=True):
+    """The store holds `blocks`, synced; that took `seconds`, `making` of them to make what was inserted.
+
+    `inserted`: how many of the blocks are this process's. `checkpoint_ms`: what the checkpoint took; 0: none was asked
+    for. `resident`: memory of the process, in bytes. Insertion goes on.
+    """
 
     blocks: int
-    segments: int
+    inserted: int
     seconds: float
+    making: float
+    checkpoint_ms: float
+    log_bytes: int
+    directory_bytes: int
+    resident: int
 
 
 class GoingOn(msgspec.Struct, tag=True):
@@ -91,7 +112,8 @@ class Reading(msgspec.Struct, tag=True):
 class Opened(msgspec.Struct, tag=True):
     """open() returned after `open_ms`, the first answer was there `answer_ms` after open() was called.
 
-    `wrong` says what is wrong with it; empty: nothing. `checkpoint_position` is where the replay began.
+    `wrong` says what is wrong with it; empty: nothing. `checkpoint_position` is where the replay began. `resident`:
+    memory of the process, in bytes.
     """
 
     open_ms: float
@@ -99,6 +121,7 @@ class Opened(msgspec.Struct, tag=True):
     wrong: str
     checkpoint_position: int
     unloaded: int
+    resident: int
 
 
 class Loaded(msgspec.Struct, tag=True):
@@ -111,6 +134,7 @@ class Loaded(msgspec.Struct, tag=True):
     blocks: int
     checked: int
     wrong: list[str]
+    resident: int
 
 
 Message = Building | Built | GoingOn | Ready | Reading | Opened | Loaded
@@ -173,47 +197,73 @@ def main() -> int:
 
 
 async def _build(job: BuildJob, parent: Parent) -> None:
-    rng = np.random.default_rng(job.seed)
+    rng = np.random.default_rng([job.seed, job.round])
     samples = Samples(rng)
     began = reported = time.monotonic()
-    async with sarpstore.open(job.store) as store:
+    making = 0.0
+    async with sarpstore.open(job.store, **job.options) as store:
         namespace = store.namespace(NAMESPACE)
-        synced, held = False, 0
-        for ids in SHAPES[job.shape](rng):
-            held += await namespace.insert_ids(ids, locations_of(ids))
+        sequences = SHAPES[job.shape](rng)
+        before = held = store.stats().blocks
+        while held < job.blocks:
+            asked = time.perf_counter()
+            ids = next(sequences)
+            rows = locations_of(ids)
+            making += time.perf_counter() - asked
+            held += await namespace.insert_ids(ids, rows)
+            samples.add(ids)
             # As a server does between requests: the store's checkpoints are written by tasks of this loop.
             await asyncio.sleep(0)
-            if synced:
-                continue
-            samples.add(ids)
-            if held >= job.blocks:
-                await store.sync()
-                samples.write(job.samples)
-                stats = store.stats()
-                parent.send(Built(stats.blocks, stats.segments, time.monotonic() - began))
-                synced = True
-            elif time.monotonic() - reported > PROGRESS_SECONDS:
+            if time.monotonic() - reported > PROGRESS_SECONDS:
                 reported = time.monotonic()
                 parent.send(Building(held))
+        await store.sync()
+        seconds = time.monotonic() - began
+        samples.write(job.samples)
+        parent.send(await _built(store, job, seconds, making, held - before))
+        await _insert_on(namespace, sequences)
+
+
+async def _built(store: sarpstore.Store, job: BuildJob, seconds: float, making: float, inserted: int) -> Built:
+    began = time.perf_counter()
+    if job.checkpoint:
+        await store.checkpoint()
+    stats = store.stats()
+    return Built(
+        blocks=stats.blocks,
+        inserted=inserted,
+        seconds=seconds,
+        making=making,
+        checkpoint_ms=(time.perf_counter() - began) * 1e3 if job.checkpoint else 0.0,
+        log_bytes=stats.log_bytes,
+        directory_bytes=stats.directory_bytes,
+        resident=resident_bytes(),
+    )
+
+
+async def _insert_on(namespace: sarpstore.Namespace, sequences: Iterator[Ids]) -> NoReturn:
+    """Insert until killed."""
+    while True:
+        ids = next(sequences)
+        await namespace.insert_ids(ids, locations_of(ids))
+        await asyncio.sleep(0)  # As in _build.
 
 
 async def _go_on(job: GoOnJob, parent: Parent) -> None:
-    told = False
     async with sarpstore.open(job.store, create=False) as store:
         namespace = store.namespace(NAMESPACE)
-        for ids in SHAPES[job.shape](np.random.default_rng([job.seed, job.round])):
-            await namespace.insert_ids(ids, locations_of(ids))
-            await asyncio.sleep(0)  # As in _build.
-            if not told:
-                parent.send(GoingOn())
-                told = True
+        sequences = SHAPES[job.shape](np.random.default_rng([job.seed, job.round]))
+        ids = next(sequences)
+        await namespace.insert_ids(ids, locations_of(ids))
+        parent.send(GoingOn())
+        await _insert_on(namespace, sequences)
 
 
 async def _open(job: OpenJob, parent: Parent) -> None:
     queries = read_samples(job.samples)
     query = queries[job.sample % len(queries)]
     locations_of(query)
-    options: dict[str, Any] = {"progress": _reporter(parent)} if job.progress else {}
+    options: dict[str, Any] = {**job.options, "progress": _reporter(parent) if job.progress else None}
     parent.send(Ready())
     parent.wait()
     began = time.perf_counter()
@@ -229,6 +279,7 @@ async def _open(job: OpenJob, parent: Parent) -> None:
             wrong=_wrong(match, query),
             checkpoint_position=stats.checkpoint_position,
             unloaded=stats.unloaded_partitions,
+            resident=resident_bytes(),
         )
     )
     while store.stats().unloaded_partitions:  # noqa: ASYNC110 (nothing in the public API tells)
@@ -237,7 +288,7 @@ async def _open(job: OpenJob, parent: Parent) -> None:
     blocks = store.stats().blocks
     namespace = store.namespace(NAMESPACE)
     answers = [_wrong(await namespace.match_ids(other), other) for other in queries]
-    parent.send(Loaded(load_ms, blocks, len(queries), [wrong for wrong in answers if wrong]))
+    parent.send(Loaded(load_ms, blocks, len(queries), [wrong for wrong in answers if wrong], resident_bytes()))
     parent.wait()
 
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import random
-import shutil
 import statistics
-import time
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sarpstore_tools.bench.figures import (
     Figure,
@@ -23,38 +17,26 @@ from sarpstore_tools.bench.figures import (
     report_options,
 )
 from sarpstore_tools.bench.folders import UnusableFolderError, store_option, work_folder
-from sarpstore_tools.bench.killing import (
-    SAMPLES,
-    Building,
-    BuildJob,
-    Built,
-    GoingOn,
-    GoOnJob,
-    Loaded,
-    Message,
-    Opened,
-    OpenJob,
-    Reading,
-    Ready,
+from sarpstore_tools.bench.killed import (
+    KILL_AFTER_SECONDS,
+    KILL_AGAIN_SECONDS,
+    KilledStore,
+    bench_progress,
+    page_cache_lines,
 )
+from sarpstore_tools.bench.killing import BuildJob, Built, GoOnJob, Loaded, Opened
 from sarpstore_tools.bench.machine import this_machine
 from sarpstore_tools.bench.sizes import several_sizes, short
-from sarpstore_tools.bench.worker import Failed, Worker, WorkerError
-from sarpstore_tools.recovery import drop_page_cache
-from sarpstore_tools.specreader.folder import kind_of, log_name, signature
-from sarpstore_tools.specreader.structures import place
+from sarpstore_tools.bench.worker import WorkerError
+from sarpstore_tools.specreader.folder import signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-Shape = Literal["plain", "branching"]
+    from rich.progress import Progress
 
-MODULE = "sarpstore_tools.bench.killing"
-KILL_AFTER_SECONDS = (0.02, 0.5)
-"""The first kill comes at a random moment in this interval after the sync."""
-KILL_AGAIN_SECONDS = (0.1, 0.6)
-"""Every other kill comes at a random moment in this interval after the first insertion into the store opened again."""
+    from sarpstore_tools.bench.killing import Shape
 
 ANSWER_TARGET_MS = 30.0
 RATIO_TARGET = 1.5
@@ -124,7 +106,7 @@ def recovery_command(
     failures: list[str] = []
     moments: list[str] = []
     cache: list[tuple[str, int, int]] = []
-    with work_folder(store) as folder, _progress() as progress:
+    with work_folder(store) as folder, bench_progress() as progress:
         machine = this_machine(folder)
         for one in shapes:
             answers = []
@@ -162,24 +144,10 @@ def recovery_command(
             "all openings; log alone: after the first kill, no checkpoint"
         ),
         *moments,
-        *_page_cache(cache),
+        *page_cache_lines(cache),
     ]
     report = Report(command="bench recovery", machine=machine, method=method, figures=figures, failures=failures)
     finish(context, report, json_file, targets=targets)
-
-
-def _page_cache(drops: list[tuple[str, int, int]]) -> list[str]:
-    """How it was dropped, and the one of all times when most was left."""
-    if not drops:
-        return []
-    ways = sorted({how for how, _, _ in drops})
-    _, left, pages = max(drops, key=lambda drop: drop[1])
-    return [f"page cache before every opening: dropped by {', '.join(ways)}; at most {left} of {pages} pages were left"]
-
-
-def _progress() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.percentage:>3.0f} %"))
-    return Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True))
 
 
 def _ratio(shape: Shape, blocks: list[int], answers: list[float]) -> Figure:
@@ -195,49 +163,43 @@ def _ratio(shape: Shape, blocks: list[int], answers: list[float]) -> Figure:
     )
 
 
-class _Killed:
+class _Killed(KilledStore):
     """One store: built, its writers killed one after another, opened again and again after each kill."""
 
     def __init__(self, folder: Path, shape: Shape, blocks: int, seed: int, progress: Progress, *, keep: bool) -> None:
-        self._name = f"{shape} {short(blocks)}"
-        self._store = folder / f"{shape}-{blocks}"
-        self._samples = folder / f"{shape}-{blocks}.npz"
-        self._job = BuildJob(store=str(self._store), shape=shape, blocks=blocks, samples=str(self._samples), seed=seed)
-        self._random = random.Random(f"{seed} {shape} {blocks}")  # noqa: S311 (no secret)
-        self._progress = progress
+        super().__init__(folder, shape, blocks, seed, progress, options={})
+        self._job = BuildJob(store=str(self.store), shape=shape, blocks=blocks, samples=str(self.samples), seed=seed)
         self._keep = keep
-        self._failures: list[str] = []
-        self._page_cache: list[tuple[str, int, int]] = []
 
     def run(self, kills: int, repeats: int) -> Recovered:
         """Measure it all; afterwards the store is gone, unless it is to be kept."""
-        built, after = self._build()
-        task = self._progress.add_task(f"{self._name}: opening after kills", total=kills * repeats)
+        built, after = self.build(self._job)
+        task = self._progress.add_task(f"{self.name}: opening after kills", total=kills * repeats)
         done: list[_Kill] = []
         log_alone: list[tuple[Opened, Loaded]] = []
         for number in range(kills):
             if number:
-                after = self._go_on(number)
-            before = signature(self._store)
+                job = GoOnJob(store=self._job.store, shape=self._job.shape, seed=self._job.seed, round=number)
+                after = self.go_on(job)
+            before = signature(self.store)
             openings = []
             for repeat in range(repeats):
-                openings.append(self._open(number, number * repeats + repeat))
+                openings.append(self.open(number, number * repeats + repeat))
                 self._progress.advance(task)
             if not number:
-                log_alone = [self._open(number, repeat, checkpoints=False) for repeat in range(repeats)]
-            if signature(self._store) != before:
-                self._fail(number, "the files changed: the repeats were none")
+                log_alone = [self.open(number, repeat, checkpoints=False) for repeat in range(repeats)]
+            if signature(self.store) != before:
+                self.fail(number, "the files changed: the repeats were none")
             done.append(self._checked(number, after, openings, [] if number else log_alone, done))
         if not self._keep:
-            shutil.rmtree(self._store)
-            self._samples.unlink()
+            self.remove()
         figures = self._figures(built, done, log_alone)
         return Recovered(
             figures=figures,
             kills=self._kills(done),
-            failures=self._failures,
+            failures=self.failures,
             answer_ms=figures[1].value,
-            page_cache=self._page_cache,
+            page_cache=self.page_cache,
         )
 
     def _checked(
@@ -251,23 +213,20 @@ class _Killed:
         """One kill; all of its openings must have found the same blocks, and no fewer than were there before."""
         states = {loaded.blocks for _, loaded in [*openings, *log_alone]}
         if len(states) > 1:
-            self._fail(number, f"openings found different numbers of blocks: {sorted(states)}")
+            self.fail(number, f"openings found different numbers of blocks: {sorted(states)}")
         if earlier and min(states) < earlier[-1].blocks:
-            self._fail(number, f"{min(states):,} blocks found, {earlier[-1].blocks:,} after the kill before")
+            self.fail(number, f"{min(states):,} blocks found, {earlier[-1].blocks:,} after the kill before")
         return _Kill(
             after_seconds=after,
-            tail=self._tail_bytes(min(opened.checkpoint_position for opened, _ in openings)),
+            tail=self.tail_bytes(min(opened.checkpoint_position for opened, _ in openings)),
             blocks=min(states),
             openings=openings,
         )
 
-    def _fail(self, number: int, text: str) -> None:
-        self._failures.append(f"{self._name}, kill {number + 1}: {text}")
-
     def _figures(self, built: Built, kills: list[_Kill], log_alone: list[tuple[Opened, Loaded]]) -> list[Figure]:
         def timed(what: str, time_of: Callable[[Opened, Loaded], float], **rest: Any) -> Figure:
             groups = [[time_of(*opening) for opening in kill.openings] for kill in kills]
-            return measured_in_groups(f"{self._name}: {what}", "ms", groups, **rest)
+            return measured_in_groups(f"{self.name}: {what}", "ms", groups, **rest)
 
         unloaded = max(opened.unloaded for kill in kills for opened, _ in kill.openings)
         return [
@@ -288,95 +247,7 @@ class _Killed:
     def _kills(self, kills: list[_Kill]) -> str:
         """Each kill on its own, in one line for all of them."""
         each = [f"{kill.after_seconds:.3f} s, {kill.tail / 1e6:.2f} MB, {kill.answer_ms:.1f} ms" for kill in kills]
-        return f"{self._name}: kills (moment, log to replay, first answer): {'; '.join(each)}"
+        return f"{self.name}: kills (moment, log to replay, first answer): {'; '.join(each)}"
 
     def _figure(self, what: str, unit: str, values: list[float], **rest: Any) -> Figure:
-        return measured(f"{self._name}: {what}", unit, values, **rest)
-
-    def _build(self) -> tuple[Built, float]:
-        """Build the store and kill its writer, that many seconds after the sync."""
-        task = self._progress.add_task(f"{self._name}: building", total=self._job.blocks)
-        worker = Worker(MODULE, self._job, Message)
-        try:
-            for message in worker.messages():
-                if isinstance(message, Building):
-                    self._progress.update(task, completed=message.blocks)
-                elif isinstance(message, Failed):
-                    raise WorkerError(message.reason)
-                elif isinstance(message, Built):
-                    self._progress.update(task, completed=self._job.blocks)
-                    return message, self._kill(worker, KILL_AFTER_SECONDS)
-        finally:
-            worker.stop()
-        raise WorkerError(f"the building process ended by itself with status {worker.process.wait()}")
-
-    def _go_on(self, number: int) -> float:
-        """Let another writer open the store and insert, and kill it, that many seconds after its first insertion."""
-        job = GoOnJob(store=self._job.store, shape=self._job.shape, seed=self._job.seed, round=number)
-        worker = Worker(MODULE, job, Message)
-        try:
-            worker.receive(GoingOn)
-            return self._kill(worker, KILL_AGAIN_SECONDS)
-        finally:
-            worker.stop()
-
-    def _kill(self, worker: Worker, interval: tuple[float, float]) -> float:
-        """Kill a writer at a random moment in an interval from now."""
-        after = self._random.uniform(*interval)
-        time.sleep(after)
-        if worker.process.poll() is not None:
-            raise WorkerError(f"an inserting process ended by itself with status {worker.process.returncode}")
-        worker.kill()
-        return after
-
-    def _open(self, number: int, sample: int, *, checkpoints: bool = True) -> tuple[Opened, Loaded]:
-        """Open a clone cold in a fresh process, which is killed after that."""
-        clone = self._store.with_name(f"{self._store.name}-opened")
-        _clone(self._store, clone, checkpoints=checkpoints)
-        job = OpenJob(store=str(clone), samples=str(self._samples), sample=sample, progress=not checkpoints)
-        worker = Worker(MODULE, job, Message)
-        try:
-            worker.receive(Ready)
-            self._page_cache.append(drop_page_cache(clone))
-            worker.go_on()
-            opened = self._opened(worker, progress=not checkpoints)
-            loaded = worker.receive(Loaded)
-        finally:
-            worker.stop()
-            shutil.rmtree(clone)
-        wrong = [opened.wrong, *loaded.wrong]
-        for text in filter(None, wrong):
-            self._fail(number, f"{'' if checkpoints else 'log alone, '}query {sample % SAMPLES + 1}: {text}")
-        return opened, loaded
-
-    def _opened(self, worker: Worker, *, progress: bool) -> Opened:
-        if not progress:
-            return worker.receive(Opened)
-        task = self._progress.add_task(f"{self._name}: opening without a checkpoint", total=None)
-        for message in worker.messages():
-            if isinstance(message, Reading):
-                self._progress.update(task, completed=message.done, total=message.total)
-            elif isinstance(message, Failed):
-                raise WorkerError(message.reason)
-            elif isinstance(message, Opened):
-                return message
-        raise WorkerError(f"the opening process ended by itself with status {worker.process.wait()}")
-
-    def _tail_bytes(self, position: int) -> int:
-        """Bytes of the log files behind a position (all of them if it is 0: there was no checkpoint)."""
-        number, offset = place(position)
-        size = 0
-        for path in self._store.glob("*.log"):
-            if path.name > log_name(number):
-                size += path.stat().st_size
-            elif path.name == log_name(number):
-                size += max(0, path.stat().st_size - offset)
-        return size
-
-
-def _clone(store: Path, clone: Path, *, checkpoints: bool) -> None:
-    """The same files under other names, by hard links: none of them is ever changed, only new ones are made."""
-    clone.mkdir()
-    for path in store.iterdir():
-        if kind_of(path.name) in (("log", "checkpoint", "images") if checkpoints else ("log",)):
-            os.link(path, clone / path.name)
+        return measured(f"{self.name}: {what}", unit, values, **rest)

@@ -21,6 +21,13 @@ BASE_BLOCKS = 512
 FORK_BLOCKS = (20, 60)
 UNKNOWN_BLOCKS = 4
 
+PROMPTS = 64
+PROMPT_BLOCKS = (16, 256)
+SESSION_BLOCKS = (4, 2048)
+SESSION_BLOCKS_MEDIAN = 96
+TURNS_MAX = 4
+SESSIONS_AT_ONCE = 256
+
 
 def random_ids(rng: np.random.Generator, blocks: int) -> Ids:
     """New block ids, (blocks, 16)."""
@@ -62,7 +69,32 @@ def branching(rng: np.random.Generator) -> Iterator[Ids]:
         yield from family(rng, BASE_BLOCKS, FORKS, FORK_BLOCKS)
 
 
-SHAPES: dict[str, Callable[[np.random.Generator], Iterator[Ids]]] = {"plain": plain, "branching": branching}
+def sessions(rng: np.random.Generator) -> Iterator[Ids]:
+    """Sessions without end, 256 at a time, each behind one of 64 prompts, some more frequent than others.
+
+    A prompt has 16 to 256 blocks; a session adds 4 to 2,048 (half of them up to 96) in one to four turns, and comes
+    once for each, longer each time.
+    """
+    prompts = [random_ids(rng, int(blocks)) for blocks in rng.integers(*PROMPT_BLOCKS, PROMPTS)]
+    frequency = 1 / np.arange(1, PROMPTS + 1)
+    frequency /= frequency.sum()
+    while True:
+        own = rng.lognormal(np.log(SESSION_BLOCKS_MEDIAN), 1.0, SESSIONS_AT_ONCE).clip(*SESSION_BLOCKS).astype(int)
+        chosen = [prompts[i] for i in rng.choice(PROMPTS, SESSIONS_AT_ONCE, p=frequency).tolist()]
+        fresh = np.split(random_ids(rng, int(own.sum())), own.cumsum()[:-1])
+        made = [np.concatenate(both) for both in zip(chosen, fresh, strict=True)]
+        turns = rng.integers(1, TURNS_MAX + 1, SESSIONS_AT_ONCE).tolist()
+        for turn in range(1, TURNS_MAX + 1):
+            for ids, prompt, last in zip(made, chosen, turns, strict=True):
+                if turn <= last:
+                    yield ids[: len(prompt) + -(-(len(ids) - len(prompt)) * turn // last)]
+
+
+SHAPES: dict[str, Callable[[np.random.Generator], Iterator[Ids]]] = {
+    "plain": plain,
+    "branching": branching,
+    "sessions": sessions,
+}
 
 
 def wrong_answer(match: Any, ids: Ids, least: int, most: int) -> str:
