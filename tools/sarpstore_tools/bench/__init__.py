@@ -1,4 +1,4 @@
-"""`sarpstore bench`: speed on one core, memory of the directory, recovery after a kill, and all of it beside peers."""
+"""`sarpstore bench`: speed, memory, recovery after a kill, a long life, large sizes, and peers beside it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sarpstore_tools.bench.directory import directory_command
 from sarpstore_tools.bench.loop import loop_command
 from sarpstore_tools.bench.reads import reads_command
 from sarpstore_tools.bench.recovery import recovery_command
+from sarpstore_tools.bench.scale import scale_command
 
 
 @click.group(short_help="Measure speed, memory and recovery.")
@@ -26,3 +27,4 @@ bench.add_command(recovery_command)
 bench.add_command(compare_command)
 bench.add_command(loop_command)
 bench.add_command(reads_command)
+bench.add_command(scale_command)

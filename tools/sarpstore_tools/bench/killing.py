@@ -89,7 +89,6 @@ class Built(msgspec.Struct, tag=True, kw_only=True):
     seconds: float
     making: float
     checkpoint_ms: float
-    log_bytes: int
     directory_bytes: int
     resident: int
 
@@ -145,15 +144,16 @@ class Samples:
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
-        self._seen = 0
+        self.seen = 0
+        """Sequences that went by."""
         self._kept: list[Ids] = []
 
     def add(self, ids: Ids) -> None:
         """One more sequence."""
-        self._seen += 1
+        self.seen += 1
         if len(self._kept) < SAMPLES:
             self._kept.append(ids[:QUERY_BLOCKS_MAX])
-        elif (place := int(self._rng.random() * self._seen)) < SAMPLES:
+        elif (place := int(self._rng.random() * self.seen)) < SAMPLES:
             self._kept[place] = ids[:QUERY_BLOCKS_MAX]
 
     def write(self, path: str) -> None:
@@ -205,7 +205,7 @@ async def _build(job: BuildJob, parent: Parent) -> None:
         namespace = store.namespace(NAMESPACE)
         sequences = SHAPES[job.shape](rng)
         before = held = store.stats().blocks
-        while held < job.blocks:
+        while held < job.blocks or samples.seen < SAMPLES:
             asked = time.perf_counter()
             ids = next(sequences)
             rows = locations_of(ids)
@@ -235,7 +235,6 @@ async def _built(store: sarpstore.Store, job: BuildJob, seconds: float, making: 
         seconds=seconds,
         making=making,
         checkpoint_ms=(time.perf_counter() - began) * 1e3 if job.checkpoint else 0.0,
-        log_bytes=stats.log_bytes,
         directory_bytes=stats.directory_bytes,
         resident=resident_bytes(),
     )
