@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from sarpstore_tools.bench.churn import churn_command
 from sarpstore_tools.bench.compare import compare_command
 from sarpstore_tools.bench.core import core_command
 from sarpstore_tools.bench.directory import directory_command
@@ -28,3 +29,4 @@ bench.add_command(compare_command)
 bench.add_command(loop_command)
 bench.add_command(reads_command)
 bench.add_command(scale_command)
+bench.add_command(churn_command)
