@@ -9,6 +9,7 @@ from sarpstore_tools.bench.compare import compare_command
 from sarpstore_tools.bench.core import core_command
 from sarpstore_tools.bench.directory import directory_command
 from sarpstore_tools.bench.loop import loop_command
+from sarpstore_tools.bench.maintenance import maintenance_command
 from sarpstore_tools.bench.reads import reads_command
 from sarpstore_tools.bench.recovery import recovery_command
 from sarpstore_tools.bench.scale import scale_command
@@ -30,3 +31,4 @@ bench.add_command(loop_command)
 bench.add_command(reads_command)
 bench.add_command(scale_command)
 bench.add_command(churn_command)
+bench.add_command(maintenance_command)

@@ -1,0 +1,221 @@
+"""`sarpstore bench maintenance`: how much slower matches are while the store compacts, checkpoints and forgets."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+import sarpstore
+from sarpstore_tools.bench.figures import Figure, Report, finish, measured, report_options
+from sarpstore_tools.bench.folders import store_option, work_folder
+from sarpstore_tools.bench.killed import bench_progress
+from sarpstore_tools.bench.loop import HOLD_TARGET_MS, Holds
+from sarpstore_tools.bench.machine import this_machine
+from sarpstore_tools.bench.maintaining import CHECKED_SHARE, CHECKPOINT_EVERY_S, CLOSED_TASKS, KINDS, LONG_SHARE, Load
+from sarpstore_tools.bench.sizes import one_size, short
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.progress import Progress
+
+    from sarpstore_tools.bench.maintaining import Phase
+
+RATIO_TARGET = 2.0
+QUANTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
+JUDGED = "p99"
+RECORD_BYTES_A_BLOCK = 32
+CACHE_SHARE = 8
+CACHE_BYTES_MIN = 1 << 20
+CALIBRATION_S_MAX = 3.0
+WHEN = {False: "at rest", True: "maintaining"}
+
+
+@click.command("maintenance", short_help="Match latency at rest and beside compaction, passes and checkpoints.")
+@click.option("--blocks", callback=one_size, default="2e6", show_default=True, help="Blocks held.")
+@click.option("--pairs", type=click.IntRange(min=1), default=10, show_default=True, help="Phases of each kind.")
+@click.option("--seconds", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Length of a phase.")
+@click.option(
+    "--load",
+    "load_percent",
+    type=click.FloatRange(1, 100),
+    default=50.0,
+    show_default=True,
+    help="Arrivals, in percent of the matches that this machine answers at most.",
+)
+@click.option(
+    "--rewritten",
+    type=click.IntRange(min=1),
+    default=50_000,
+    show_default=True,
+    help="Blocks a second that are removed, and others inserted, while maintaining.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of ids and questions.")
+@store_option
+@report_options
+@click.pass_context
+def maintenance_command(
+    context: click.Context,
+    blocks: int,
+    pairs: int,
+    seconds: float,
+    load_percent: float,
+    rewritten: int,
+    seed: int,
+    store: Path | None,
+    json_file: Any,
+    targets: bool,
+) -> None:
+    """Compare match latencies at rest and while compaction, mark passes and checkpoints run, in alternating phases.
+
+    A store eight times as large as its cache holds sequences of one window and of 16. Matches of both arrive at a fixed
+    rate, however long those before take, so that waiting counts. At rest nothing else is done. While maintaining,
+    sequences are removed and others inserted, which is what there is to compact and to forget, a checkpoint is written
+    each half second and compact() is called again and again. Then the store is left alone until nothing runs any more.
+    """
+    options = {"cache_bytes": max(CACHE_BYTES_MIN, RECORD_BYTES_A_BLOCK * blocks // CACHE_SHARE)}
+    load, holds = Load(blocks, seed), Holds()
+    # asyncio's own loop: of that the length of every callback can be measured from outside.
+    with (
+        work_folder(store) as folder,
+        bench_progress() as progress,
+        asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner,
+    ):
+        machine = this_machine(folder)
+        runner.run(_fill(folder / "store", load, options))
+        gc.collect()
+        gc.freeze()  # what the bench made must not be looked through by the collector while it is measured
+        with holds.measuring():
+            how = (pairs, seconds, load_percent / 100, rewritten)
+            most, phases = runner.run(_measure(folder / "store", load, options, holds, how, progress))
+        gc.unfreeze()
+    rate = most * load_percent / 100
+    figures = [
+        measured("arrivals", "matches/s", [rate], note=f"{load_percent:g} % of {most:,.0f}, the most in a closed loop"),
+        *_latencies(phases),
+        *_holds(phases),
+        *_maintenance(phases),
+    ]
+    method = _method(blocks, pairs, seconds, rewritten, options["cache_bytes"], phases)
+    held = sorted((hold for phase in phases for hold in phase.holds_over), reverse=True)
+    method += [f"held {ms:.2f} ms: {what}" for ms, what in held[:5]]
+    report = Report(
+        command="bench maintenance", machine=machine, method=method, figures=figures, failures=load.failures
+    )
+    finish(context, report, json_file, targets=targets)
+
+
+async def _fill(path: Path, load: Load, options: dict[str, Any]) -> None:
+    async with sarpstore.open(path, **options) as store:
+        load.use(store)
+        await load.fill()
+
+
+async def _measure(
+    path: Path,
+    load: Load,
+    options: dict[str, Any],
+    holds: Holds,
+    how: tuple[int, float, float, int],
+    progress: Progress,
+) -> tuple[float, list[Phase]]:
+    """The most matches a second, and all phases."""
+    pairs, seconds, share, rewritten = how
+    phases = []
+    async with sarpstore.open(path, **options) as store:
+        load.use(store)
+        while store.stats().unloaded_partitions:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+        most = await load.closed_loop(min(seconds, CALIBRATION_S_MAX))
+        task = progress.add_task("at rest and maintaining", total=2 * pairs)
+        for _ in range(pairs):
+            for rewrite in (None, rewritten):
+                phases.append(await load.phase(share * most, seconds, holds, rewrite))
+                progress.advance(task)
+    return most, phases
+
+
+def _of(phases: list[Phase], busy: bool) -> list[Phase]:
+    return [phase for phase in phases if phase.busy == busy]
+
+
+def _latencies(phases: list[Phase]) -> list[Figure]:
+    """Each kind's quantiles over all phases at rest and over all while maintaining, and the ratios of their p99."""
+    figures = []
+    for kind in KINDS:
+        for name, share in QUANTILES.items():
+            found = {busy: [_quantile([phase], kind, share) for phase in _of(phases, busy)] for busy in WHEN}
+            pooled = {busy: _quantile(_of(phases, busy), kind, share) for busy in WHEN}
+            for busy, when in WHEN.items():
+                figures.append(_spread(f"{kind}, {name} {when}", "ms", pooled[busy], found[busy]))
+            if name == JUDGED:
+                ratios = [loaded / idle for idle, loaded in zip(found[False], found[True], strict=True)]
+                ratio = pooled[True] / pooled[False]
+                note = "over all phases; the spread is of the pairs"
+                figures.append(_spread(f"{kind}, {name}, ratio", "x", ratio, ratios, target=RATIO_TARGET, note=note))
+    return figures
+
+
+def _quantile(phases: list[Phase], kind: str, share: float) -> float:
+    return float(np.quantile(np.concatenate([phase.ms[kind] for phase in phases]), share))
+
+
+def _spread(name: str, unit: str, value: float, values: list[float], **rest: Any) -> Figure:
+    """A figure over all phases, with the least and the greatest of single ones."""
+    return Figure(
+        name=name, unit=unit, value=value, least=min(values), greatest=max(values), repeats=len(values), **rest
+    )
+
+
+def _holds(phases: list[Phase]) -> list[Figure]:
+    figures = []
+    for busy, when in WHEN.items():
+        longest = [phase.longest_hold_ms for phase in _of(phases, busy)]
+        over = sum(len(phase.holds_over) for phase in _of(phases, busy))
+        note = f"{over} over {HOLD_TARGET_MS:g} ms"
+        figures.append(_spread(f"longest hold {when}", "ms", max(longest), longest, target=HOLD_TARGET_MS, note=note))
+    return figures
+
+
+def _maintenance(phases: list[Phase]) -> list[Figure]:
+    """How often it really ran: without any, the ratios would say nothing."""
+    did = {name: sum(phase.maintenance[name] for phase in _of(phases, True)) for name in phases[0].maintenance}
+    copied = f"{did['copied_bytes'] / 1e6:,.1f} MB copied"
+    undue = sum(sum(phase.maintenance.values()) for phase in _of(phases, False))
+    return [
+        measured("checkpoints", "", [did["checkpoints"]], target=1, more_is_better=True, note="while maintaining"),
+        measured("mark passes", "", [did["mark_passes"]], target=1, more_is_better=True, note="while maintaining"),
+        measured("files compacted", "", [did["compacted_files"]], target=1, more_is_better=True, note=copied),
+        measured("maintenance at rest", "", [undue], target=0, note="checkpoints, passes, files and bytes copied"),
+    ]
+
+
+def _method(
+    blocks: int, pairs: int, seconds: float, rewritten: int, cache_bytes: int, phases: list[Phase]
+) -> list[str]:
+    reads, hits = sum(phase.reads for phase in phases), sum(phase.cache_hits for phase in phases)
+    return [
+        (
+            f"{short(blocks)} blocks, half in sequences of 64 blocks, half in those of 1,024; cache of "
+            f"{cache_bytes / (1 << 20):,.1f} MiB: {100 * hits / max(hits + reads, 1):.0f} % of the pages came from it"
+        ),
+        (
+            f"{pairs} pairs of phases of {seconds:g} s; matches with locations by match_ids, {100 * LONG_SHARE:.0f} % "
+            "of them of 16 windows; latency: from when a match was due to its answer; the rate is "
+            f"measured before, by {CLOSED_TASKS} tasks in a closed loop"
+        ),
+        (
+            f"maintaining: {rewritten:,} blocks a second removed by remove_ids and as many inserted (their cost is in "
+            f"the latencies too), checkpoint() each {CHECKPOINT_EVERY_S:g} s, compact() again and again; afterwards, "
+            "until nothing has run for half a second, nothing is measured"
+        ),
+        (
+            "longest hold: wall time of any callback of asyncio's own loop, the bench's included, less the time "
+            "that its thread waited for a core"
+        ),
+        f"answers: the length of each, ids and locations of one in {1 / CHECKED_SHARE:.0f}",
+    ]
