@@ -166,6 +166,12 @@ int32_t sarp_removals_recount(sarp_removals *removals) {
     return 1;
 }
 
+size_t sarp_removals_merge(sarp_removals *removals, const sarp_mark *marks, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (!sarp_removals_mark(removals, marks[i].id, SARP_ID, 1, marks[i].holder, marks[i].name_space, marks[i].value)) return i;
+    return count;
+}
+
 size_t sarp_removals_retire(sarp_removals *removals, uint64_t position) {
     const size_t retired = sarp_marks_retire(&removals->markers, position, 0, 0);
     if (retired) sarp_removals_recount(removals);

@@ -90,6 +90,9 @@ size_t sarp_removals_replay(sarp_removals *removals, const uint8_t *uuid, uint32
 /* The verified record at a place, in bytes from its page's start: its length, 0 if it is damaged. */
 uint32_t sarp_record_at(const uint8_t *uuid, uint32_t features, uint64_t position, const uint8_t *page);
 
+/* Adds markers that another table has, as far as there is room; of two for one block the later holds. Returns how many were taken. */
+size_t sarp_removals_merge(sarp_removals *removals, const sarp_mark *marks, size_t count);
+
 /* Retires the markers up to a position. Returns how many. */
 size_t sarp_removals_retire(sarp_removals *removals, uint64_t position);
 

@@ -104,6 +104,11 @@ class Maintenance:
             self._wanted.set()
             await asyncio.shield(self._done)
 
+    async def mark_pass(self) -> None:
+        """Make the markers needless now, and retire them by a checkpoint."""
+        async with self._one_at_a_time:
+            await self._mark_pass()
+
     async def compact(self, progress: Progress | None = None) -> None:
         """Compact until the log files hold little more than what is live."""
         async with self._one_at_a_time:

@@ -29,7 +29,8 @@ class Moments:
 
     def add(self, position: int, time_ms: int) -> None:
         """Everything below `position` was written before `time_ms`. A clock that was set back adds nothing."""
-        if self._times_ms and (time_ms <= self._times_ms[-1] or position <= self._positions[-1]):
+        last_position, last_ms = (self._positions[-1], self._times_ms[-1]) if self._times_ms else (0, -1)
+        if position <= last_position or time_ms <= last_ms:
             return
         self._positions.append(position)
         self._times_ms.append(time_ms)

@@ -179,7 +179,7 @@ class Gatherer:
 
         While a commit gathers, records may still go into pages before its highest one, and are born with that.
         """
-        return int(self.buffer.c.highest) if self.buffer.records else self.buffer.begin_position
+        return int(self.buffer.c.highest) if self.buffer.records else self._end.position
 
     @property
     def highest(self) -> int:

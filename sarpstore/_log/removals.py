@@ -97,7 +97,7 @@ class Removals:
         self.counts_max = counts_max
         self._markers = _Marks(ffi.addressof(self.c, "markers"), markers_max, "markers_max")
         self._counts = _Marks(ffi.addressof(self.c, "counts"), counts_max, "counts_max")
-        self._holders_max = holders_max
+        self.holders_max = holders_max
         size = 1 << (4 * holders_max - 1).bit_length()
         self._scopes = reserve(size * _SCOPE_DTYPE.itemsize, "holders_max")
         self._newest = reserve(_NEWEST_WINDOWS * 8, "a query's windows")
@@ -170,6 +170,15 @@ class Removals:
         if not self._markers.load(markers) or not self._counts.load(rows) or not lib.sarp_removals_recount(self.c):
             raise ValueError("a marker or a count stands there twice")
 
+    def take_back(self, markers: npt.NDArray[Any]) -> None:
+        """Have these markers (`_format.MARKER_DTYPE`) again: what they kill may be in the directory again."""
+        self.c.settled = 0
+        if self._markers.limit < self._markers.count + len(markers):
+            self._markers.resize(self._markers.count + len(markers))
+        if len(markers):
+            done = lib.sarp_removals_merge(self.c, pointer("sarp_mark *", markers), len(markers))
+            assert done == len(markers), "there is room"
+
     def grow(self) -> None:
         """Make room for more marks than the bounds allow: the log may have them, and a mark pass will thin them out."""
         for table in (self._markers, self._counts):
@@ -180,8 +189,8 @@ class Removals:
 
     def check_holders(self, holder: int) -> None:
         """LimitError if this new holder would be one too many."""
-        if len(self.holders) >= self._holders_max:
-            raise LimitError(f"holder {holder} would be one more than holders_max={self._holders_max:,}")
+        if len(self.holders) >= self.holders_max:
+            raise LimitError(f"holder {holder} would be one more than holders_max={self.holders_max:,}")
 
     def clear(self, holder: int, position: int) -> None:
         """Everything of the holder that was born below `position` is cleared, and so are its counts. 0: it is there."""
@@ -204,7 +213,7 @@ class Removals:
     def _scope(self, kind: int, key: int) -> Any:
         scope = lib.sarp_scope_of(self.c, kind, key, True)
         if scope == ffi.NULL:
-            raise LimitError(f"more holders and namespaces with a time to live than holders_max={self._holders_max:,}")
+            raise LimitError(f"more holders and namespaces with a time to live than holders_max={self.holders_max:,}")
         return scope
 
     def concern(self, holder: int, name_space: int) -> bool:

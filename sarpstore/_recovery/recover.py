@@ -107,12 +107,20 @@ async def recover(
 async def read_log_changes(
     folder: Folder, scheduler: Scheduler, found: Recovered, progress: Progress | None = None
 ) -> npt.NDArray[Any]:
-    """All accepted changes of the log up to the recovered end: what rebuilds a partition without its image."""
+    """All accepted changes of the log up to the recovered end: what rebuilds a partition without its image.
+
+    The log brings back what was removed long ago, so its removals count again, too, until the next mark pass.
+    """
     seen = await scheduler.run(survey, folder, found.end.position)
     if seen is None:
         raise CorruptionError(folder.path, None, "the log files are gone")
     scans = await _scan_parts(folder, scheduler, found.directory, seen, progress)
-    return _directory_changes(_accept(scans, seen).changes)
+    changes = _accept(scans, seen).changes
+    removals = found.facts.removals
+    facts = Facts(Removals(removals.markers_max, 0, removals.holders_max))
+    await scheduler.run(read_facts, folder, seen.shape.uuid, facts, changes)
+    removals.take_back(facts.removals.marker_rows())
+    return _directory_changes(changes)
 
 
 async def _scan_parts(
