@@ -42,6 +42,7 @@ typedef struct {
     uint32_t refine_at, prune_at; /* at most SARP_LIST_GROWN_MAX - 1 */
     uint32_t tie_cap;             /* of postings that tie, so many on either side of the query's place are looked at */
     const struct sarp_condemned *condemned; /* records that are being evicted are posted nowhere any more; NULL: none is */
+    uint32_t growth_held;         /* 1: a sweep goes on. What it has not come to yet must not be posted where it was */
 } sarp_postings;
 
 /* Makes an empty directory of one loaded partition. The pointers, limits and options are set by the caller. */

@@ -276,7 +276,7 @@ static int plan_all(planning *p, const planned *first) {
         const sarp_change entered = plan_of(p)[i];
         if (entered.operation != CHANGE_ADD || !entered.supersedes) continue;
         if (decided(p, entered.key, entered.root_key, entered.supersedes) != CHANGE_ADD) continue;
-        grow(p, &entered);
+        if (!p->dir->growth_held) grow(p, &entered); /* the next record that enters is the next occasion */
     }
     return !p->r.missing;
 }

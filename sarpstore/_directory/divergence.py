@@ -161,6 +161,9 @@ class DivergenceDirectory:
         """How many of the pages were read."""
         return int(lib.sarp_mark_rows(scan, self.c, pages, count))
 
+    def hold_growth(self, hold: bool) -> None:
+        """No entry is ever copied."""
+
     def sweeps(self, plan: Any) -> list[Callable[[int], bool]]:
         """One: verdicts and masks."""
 

@@ -173,6 +173,10 @@ class Directory(Protocol):
         """Add rows for the records of log pages that entries name, to a `sarp_mark_scan`; how many pages were read."""
         ...
 
+    def hold_growth(self, hold: bool) -> None:
+        """While a sweep goes on, what it has not come to yet must not be copied to where it has been."""
+        ...
+
     def sweeps(self, plan: Any) -> list[Callable[[int], bool]]:
         """What applies a `sarp_mark_plan`: each is called for all partitions in order, before the next is.
 

@@ -215,6 +215,10 @@ class PostingsDirectory:
         """How many of the pages were read."""
         return int(lib.sarp_mark_rows_listed(scan, self.c, pages, count))
 
+    def hold_growth(self, hold: bool) -> None:
+        """While held, lists are neither expanded nor refined: the next record that enters one is the next occasion."""
+        self.c.growth_held = hold
+
     def sweeps(self, plan: Any) -> list[Callable[[int], bool]]:
         """Two: verdicts, then the states of lists that they have emptied."""
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from sarpstore._kernel import ffi, pointer, reserve
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     import numpy.typing as npt
 
@@ -60,15 +62,23 @@ async def sweep(directory: Directory, plan: Plan, position: int) -> Swept:
     c.verdicts, c.verdict_count = _array(plan.verdicts)
     c.masks, c.mask_count = _array(plan.masks)
     c.position = position
-    for step in directory.sweeps(c):
-        # What splits meanwhile splits behind the cursor or ahead of it: see Checkpointer.
-        begin: Cursor | None = directory.begin_of(directory.first())
-        while begin is not None:
-            number = directory.at(begin)
-            if step(number):
-                begin = directory.end_of(number)
-            await asyncio.sleep(0)
+    directory.hold_growth(True)
+    try:
+        for step in directory.sweeps(c):
+            await _all_partitions(directory, step)
+    finally:
+        directory.hold_growth(False)
     return Swept(int(c.dropped), int(c.cut), int(c.unreadable))
+
+
+async def _all_partitions(directory: Directory, step: Callable[[int], bool]) -> None:
+    """In order. What splits meanwhile splits behind the cursor or ahead of it: see Checkpointer."""
+    begin: Cursor | None = directory.begin_of(directory.first())
+    while begin is not None:
+        number = directory.at(begin)
+        if step(number):
+            begin = directory.end_of(number)
+        await asyncio.sleep(0)
 
 
 def _array(values: npt.NDArray[np.uint64]) -> tuple[Any, int]:

@@ -5,17 +5,20 @@ A path is a string, one letter a block. Blocks are (holder, path up to there).
 
 from __future__ import annotations
 
-from collections import Counter
+import random
+from collections import Counter, defaultdict
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 from store_helpers import locations, memory_store
 
 from sarpstore import _format as fmt
 from sarpstore._checkpoint import writer
 from sarpstore._directory import DivergenceDirectory, PostingsDirectory
+from sarpstore._log import header
 from sarpstore._markpass import MarkPass, rows, run, sweep
 
 if TYPE_CHECKING:
@@ -145,6 +148,15 @@ class Marked:
             patched.setattr(writer, "asyncio", SimpleNamespace(sleep=sleep))
             await self.store.checkpoint()
 
+    def check_postings(self) -> None:
+        """All postings of a record say the same n."""
+        lengths: dict[int, set[int]] = defaultdict(set)
+        for number in range(len(self.directory.partitions)):
+            for word0, word1, _ in self.directory.image(number).tolist():
+                if word1 >> 24:
+                    lengths[word1 >> 24].add((word0 >> 10 & 63) + 1)
+        assert all(len(found) == 1 for found in lengths.values())
+
     def masks(self) -> dict[int, int]:
         """By root key the bits that are set, of all keys that have some."""
         out: dict[int, int] = {}
@@ -172,10 +184,13 @@ def tokens(path: str) -> list[int]:
 
 
 @asynccontextmanager
-async def marked(routing: str = "divergence", monkeypatch=None, folder=None):
-    """With `monkeypatch` its directory has several partitions from the start."""
+async def marked(routing: str = "divergence", monkeypatch=None, folder=None, seed: int = 0):
+    """With `monkeypatch` its directory has several partitions from the start. `seed` makes the store's secret."""
     if monkeypatch is not None:
         monkeypatch.setattr(DivergenceDirectory, "start_empty", start_divergence)
         monkeypatch.setattr(PostingsDirectory, "start_empty", start_postings)
-    async with memory_store(folder, routing=routing, exact=True) as store:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(header, "secrets", SimpleNamespace(token_bytes=random.Random(seed).randbytes))
+        store = await memory_store(folder, routing=routing, exact=True)
+    async with store:
         yield Marked(store)

@@ -71,7 +71,7 @@ async def test_the_log_alone_says_the_same(routing) -> None:
 @pytest.mark.parametrize("seed", range(10))
 async def test_churn_with_power_cuts(routing, seed, monkeypatch) -> None:
     folder = MemoryFolder()
-    async with marked(routing, monkeypatch, folder) as m:
+    async with marked(routing, monkeypatch, folder, seed) as m:
         churn = Churn(m, seed)
         rng = churn.rng
 
