@@ -14,6 +14,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from sarpstore import _format as fmt
 from sarpstore._compaction.again import Context, written_again
 from sarpstore._compaction.policy import FileRow, choose
@@ -46,7 +48,15 @@ _OTHERS_AT_ONCE: Final = 16
 # Partitions that are swept in one turn of the loop: 64 KiB each.
 _SWEPT_AT_ONCE: Final = 16
 _ROWS_AT_ONCE: Final = 256
+<<<<<<< ours
 _BEHIND: Final = (fmt.RECORD_REMOVE, fmt.RECORD_CLEAR_HOLDER, fmt.RECORD_COUNT)
+=======
+# Of a summary, for each entry of a record: under `sarp` a copy's postings have two changes each.
+_SUMMARY_BYTES: Final = {"divergence": fmt.SUMMARY_DTYPE.itemsize, "sarp": 2 * fmt.SUMMARY_DTYPE.itemsize}
+# A file's header, seal, and the ends of its first and last commits.
+_FILE_BYTES: Final = fmt.LOG_HEADER_BYTES + 4 * fmt.PAGE
+_BEHIND: Final = (fmt.RECORD_REMOVE, fmt.RECORD_CLEAR_HOLDER)
+>>>>>>> theirs
 
 
 class Compactor:
@@ -112,6 +122,7 @@ class Compactor:
         await self._loader.load_all()
         if self._loader.incomplete is not None:
             raise self._loader.incomplete
+        await self._sweep_stale()
         await self._survey()
         base, before, rows = self._directory.base, self._files.before(), []
         slots, end = base.files(), min(fmt.position_file(start), self._surveyed)
@@ -126,7 +137,10 @@ class Compactor:
         removal_bytes = self._ledger.removal_bytes(number)
         if removal_bytes and self._ledger.floor(self._left_without(number)) >= fmt.position(number + 1, 0):
             removal_bytes = 0  # none of them is needed any more
-        live_bytes = int(self._directory.base.slot_live[slot]) + removal_bytes
+        base = self._directory.base
+        # With what its copies would cost beside themselves: compaction must not go on for ever over that.
+        summary = int(base.slot_entries[slot]) * _SUMMARY_BYTES[self._directory.routing]
+        live_bytes = int(base.slot_live[slot]) + removal_bytes + summary + _FILE_BYTES
         clean = self._ledger.clean(number)
         return FileRow(number, self._files.facts[number].bytes, live_bytes, removal_bytes, clean, before)
 
@@ -272,6 +286,13 @@ class Compactor:
             partition += _SWEPT_AT_ONCE
             await asyncio.sleep(0)
         return lost
+
+    async def _sweep_stale(self) -> None:
+        """Drop entries of files that are gone: an image that was made before their records moved brings them back."""
+        base = self._directory.base
+        count = base.slot_count
+        for slot in np.flatnonzero((base.slot_entries[:count] > 0) & (base.slot_files[:count] == 0)).tolist():
+            await self._sweep(slot)
 
     async def _finish_deletions(self) -> None:
         """Remove the files that have been given up; what was cut short is gone on with."""

@@ -15,7 +15,8 @@ is the file's, which compaction makes young again.
 
 Three degrees of eagerness: at rest a file must be worth it (a quarter of it dead: writing at most three bytes to free
 one); a store that is asked to compact (`SETTLING`) goes on until the disk holds little more than what is live; under
-pressure (the bound on disk space) any gain will do, the largest first.
+pressure (the bound on disk space) any gain will do, the largest first. What pages lose to records that do not fit, some
+6 %, looks dead and is not: below that no eagerness may go, or compaction would never end.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Eagerness:
 
 
 AT_REST: Final = Eagerness(0.25, 64 << 10)
-SETTLING: Final = Eagerness(0.10, 16 << 10)
-UNDER_PRESSURE: Final = Eagerness(0.02, 16 << 10, by_age=False)
+SETTLING: Final = Eagerness(0.12, 64 << 10)
+UNDER_PRESSURE: Final = Eagerness(0.08, 64 << 10, by_age=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class FileRow:
     number: int
     bytes: int
     live_bytes: int
-    """Of segment records that entries name, and of other records that would be written again."""
+    """What its compaction would write: segment records that entries name, other records, and what a file costs."""
     removal_bytes: int = 0
     """Of these, remove records."""
     clean: int = 0

@@ -89,6 +89,9 @@ async def recover(
     accepted = await scheduler.run(_accept, scans, seen) if long_tail else _accept(scans, seen)
     facts = await _facts(folder, scheduler, options, seen, accepted.changes)
     directory.base.attach(facts.removals)
+    files = directory.base.files()
+    for number in facts.retired.intersection(seen.missing, files):
+        directory.base.drop_slot(files[number])  # what an image still says of it is a miss
     return Recovered(
         shape=shape,
         directory=directory,

@@ -1,0 +1,105 @@
+"""Which file is compacted next, up to which removal files are clean, and which records are written again. No I/O."""
+
+from __future__ import annotations
+
+from sarpstore import _format as fmt
+from sarpstore._compaction import AT_REST, SETTLING, UNDER_PRESSURE, FileLedger, FileRow, choose, settled
+from sarpstore._compaction.again import Context, written_again
+from sarpstore._compaction.survey import FileFacts, LogFiles
+from sarpstore._log.commits import clear_record, remove_record, retire_record
+from sarpstore._log.removals import Removals
+
+MB = 1 << 20
+
+
+def row(number: int, dead_share: float, **more: int) -> FileRow:
+    return FileRow(number, 64 * MB, int(64 * MB * (1 - dead_share)), **more)
+
+
+def test_nothing_is_chosen_that_is_not_worth_it() -> None:
+    assert choose([], UNDER_PRESSURE) is None
+    assert choose([row(1, 0.2)], AT_REST) is None
+    assert choose([row(1, 0.3)], AT_REST) == row(1, 0.3)
+    assert choose([row(1, 0.2)], SETTLING) == row(1, 0.2)
+    assert choose([row(1, 0.06)], UNDER_PRESSURE) is None
+
+
+def test_age_counts_at_rest_and_the_gain_under_pressure() -> None:
+    rows = [row(1, 0.5), row(50, 0.6), row(60, 0.0)]
+    assert choose(rows, AT_REST) == rows[0]
+    assert choose(rows, UNDER_PRESSURE) == rows[1]
+
+
+def test_a_file_whose_end_another_names_goes_first() -> None:
+    rows = [row(4, 0.0), row(5, 0.9, before=4)]
+    assert choose(rows, AT_REST) == rows[0]
+    # It may not be deleted yet.
+    assert choose(rows[1:], AT_REST) is None
+
+
+def test_what_keeps_many_removals_needed_is_compacted() -> None:
+    rows = [row(1, 0.0, clean=7), row(2, 0.0, clean=90, removal_bytes=9 * MB)]
+    assert choose(rows, AT_REST, last_pass=50) == rows[0]
+    assert choose(rows, AT_REST, last_pass=7) is None
+    few = [row(1, 0.0, clean=7), row(2, 0.0, clean=90, removal_bytes=MB)]
+    assert choose(few, AT_REST, last_pass=50) is None
+
+
+def test_settled() -> None:
+    assert settled([])
+    assert settled([row(1, 0.1), row(2, 0.1)])
+    assert not settled([row(1, 0.0), row(2, 0.4)])
+
+
+def test_a_ledger() -> None:
+    ledger = FileLedger([1, 2])
+    begin = [fmt.position(number, 0) for number in range(6)]
+    assert [ledger.clean(n) for n in (1, 2, 3)] == [0, 0, begin[3]]
+    assert ledger.floor([1, 2, 3]) == 0
+    ledger.on_pass(begin[3] + 9, [1])
+    assert [ledger.clean(n) for n in (1, 2, 3)] == [begin[3] + 9, 0, begin[3]]
+    ledger.on_copy(4)
+    assert ledger.clean(4) == begin[3] + 9
+    ledger.on_pass(begin[4] + 5)
+    ledger.on_copy(4)
+    assert ledger.clean(4) == begin[3] + 9  # the first copy decides
+    ledger.on_copy(5)
+    assert ledger.clean(5) == begin[4] + 5
+    ledger.on_removal(5, 100)
+    ledger.on_removal(5, 20)
+    assert ledger.removal_bytes(5) == 120
+    assert ledger.floor([1, 4, 5]) == begin[3] + 9
+    ledger.on_deleted(5)
+    assert (ledger.removal_bytes(5), ledger.floor([])) == (0, 0)
+
+
+def test_where_files_end_and_what_must_go_first() -> None:
+    whole, at = 10 * fmt.PAGE, fmt.position
+    files = LogFiles(
+        {
+            1: FileFacts(whole, 0),
+            2: FileFacts(whole, at(1, whole)),
+            3: FileFacts(whole, at(2, 4 * fmt.PAGE)),  # 2 was cut short
+            4: FileFacts(whole, at(2, 4 * fmt.PAGE)),  # nothing of 3 was accepted
+            6: FileFacts(whole, at(5, whole)),  # 5 is gone
+            7: FileFacts(whole + 100, 0),  # its header is damaged
+        }
+    )
+    assert files.ends() == {1: whole, 2: 4 * fmt.PAGE, 3: 0, 4: whole, 6: whole, 7: whole}
+    assert files.before() == {3: 2, 4: 3}
+    assert files.previous()[6] == 5
+
+
+def test_what_is_written_again() -> None:
+    removals = Removals(8, 8, 8)
+    removals.clear(1, 500)
+    removals.clear(2, 0)
+    context = Context(removals, 100, [3, 9], {9: 8})
+
+    def again(record: bytes, kind: int) -> bool:
+        return written_again(memoryview(record), kind, context) == record
+
+    assert [again(remove_record(1, 0, bytes(16), effect), fmt.RECORD_REMOVE) for effect in (100, 101)] == [False, True]
+    clears = [clear_record(1, 500), clear_record(1, 400), clear_record(2, 0), clear_record(1, 0)]
+    assert [again(record, fmt.RECORD_CLEAR_HOLDER) for record in clears] == [True, False, True, False]
+    assert [again(retire_record(n), fmt.RECORD_RETIRE_FILE) for n in (2, 4, 8)] == [False, True, True]
