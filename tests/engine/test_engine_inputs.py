@@ -203,7 +203,7 @@ BAD_OPTIONS = {
     "log_file_bytes 1 GiB and more": {"log_file_bytes": (1 << 30) + 1},
     "cache_bytes": {"cache_bytes": -1},
     "directory_bytes_max": {"directory_bytes_max": 0},
-    "bytes_max": {"bytes_max": 1 << 30},
+    "bytes_max": {"bytes_max": 1 << 20},
     "recovery_ms_target": {"recovery_ms_target": 0},
     "io unknown": {"io": "magic"},
     "direct_io text": {"direct_io": "yes"},

@@ -1,0 +1,163 @@
+"""What eviction takes, as pure functions of numbers, and how it goes about it in slices."""
+
+import asyncio
+import itertools
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from store_helpers import locations, memory_store
+
+from sarpstore import _format as fmt
+from sarpstore._directory import LEVELS, DivergenceDirectory
+from sarpstore._eviction import TICKS, Evictor, boundary_file, boundary_level, ticks_due
+from sarpstore._files import MemoryFolder
+from sarpstore._kernel import CHANGE_DTYPE
+
+MIB = 1 << 20
+
+# --- policy
+
+
+def test_a_tick_is_due_each_time_that_a_sixteenth_of_the_capacity_was_written():
+    assert [ticks_due(written, 1600, 0) for written in (0, 99, 100, 1600)] == [0, 0, 1, TICKS]
+    assert ticks_due(1600, 1600, 10) == TICKS - 10
+    assert ticks_due(50, 1600, 3) == 0
+
+
+@given(st.lists(st.integers(0, 100), min_size=LEVELS, max_size=LEVELS), st.integers(-5, 4000))
+def test_the_boundary_level_has_the_last_of_what_is_wanted(levels, wanted):
+    level, rest = boundary_level(levels, wanted)
+    below = sum(levels[:level])
+    assert below + rest == max(0, min(wanted, sum(levels)))
+    if level < LEVELS:
+        assert rest < levels[level]
+    else:
+        assert rest == 0
+
+
+@given(st.dictionaries(st.integers(1, 50), st.integers(1, 100)), st.integers(-5, 3000))
+def test_of_the_boundary_level_the_newest_files_go(by_file, wanted):
+    number = boundary_file(by_file, wanted)
+    newer = [size for file_number, size in by_file.items() if file_number > number]
+    if wanted <= 0 or not by_file:
+        assert number == fmt.FILE_NUMBER_END
+    else:
+        assert sum(newer) < wanted
+        assert sum(newer) + by_file[number] >= wanted or number == min(by_file)
+
+
+# --- the mechanism
+
+
+def directory_with(count, files=4):
+    """Records of one window each, `count` in all, in some files."""
+    directory = DivergenceDirectory(bytes(16), 1 << 24)
+    directory.base.keep_recency(14)
+    for slot in range(files):
+        directory.base.add_slot(slot, slot + 1)
+    directory.start_empty()
+    changes = np.zeros(count, CHANGE_DTYPE)
+    changes["key"] = changes["root_key"] = np.random.default_rng(1).integers(0, 1 << 48, count, "<u8")
+    changes["position"] = [fmt.position(1 + i * files // count, 8192 + i * 64) for i in range(count)]
+    changes["n"], changes["type"] = 64, fmt.RECORD_SEGMENT
+    changes["level"] = 5 + np.arange(count) % 3
+    directory.apply(changes)
+    return directory
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99, 1.0, 2.0])
+async def test_about_as_much_goes_as_is_wanted(share):
+    count, size = 20_000, 2048
+    evictor = Evictor(directory_with(count))
+    wanted = int(share * count * size)
+    evicted = await evictor.evict(wanted)
+    least, most = min(wanted, count * size), wanted + count * size // 12 + size
+    assert least <= evicted.bytes <= most
+    assert evictor.bytes == evicted.bytes
+    assert evictor.records == evicted.records == evicted.bytes // size
+    assert evictor.blocks == evicted.records * 64
+    assert evictor._directory.entries == count - evicted.records
+    await evictor.finish()
+    assert evictor.records == evicted.records
+
+
+async def test_an_eviction_that_was_cut_short_is_gone_on_with():
+    evictor = Evictor(directory_with(120_000))
+    task = asyncio.create_task(evictor.evict(1 << 40))
+    for _ in range(100):
+        await asyncio.sleep(0)
+        if evictor._unfinished:
+            break
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert 0 < evictor._directory.entries < 120_000
+    await evictor.finish()
+    assert evictor._directory.entries == 0
+    assert evictor.records == 120_000
+
+
+async def test_ticks_are_made_as_they_come_due():
+    directory = directory_with(100)
+    evictor = Evictor(directory)
+    await evictor.age(0, 1600)
+    assert directory.base.c.clock == 0
+    await evictor.age(320, 1600)
+    assert directory.base.c.clock == 3
+    await evictor.age(320, 1600)
+    assert directory.base.c.clock == 3
+    await evictor.age(1 << 40, 1600)
+    clock = directory.base.c.clock
+    assert {(word1 // 2 - clock) % LEVELS for word1 in directory.image(0)["word1"].tolist()} == {1}
+
+
+async def test_others_get_their_turn_between_slices():
+    evictor = Evictor(directory_with(300_000))
+    turns = itertools.count()
+    going = True
+
+    async def other():
+        while going:
+            next(turns)
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    await evictor.evict(1 << 27)
+    await evictor.age(100, 1600)
+    going = False
+    await task
+    partitions = len(evictor._directory.partitions)
+    assert next(turns) >= partitions // 64 * 2 + partitions // 16
+
+
+@pytest.mark.parametrize("routing", ["divergence", "sarp"])
+async def test_what_a_store_evicts_is_what_nobody_asked_for(routing):
+    folder, rng = MemoryFolder(), random.Random(1)
+    paths = [[rng.randrange(1 << 30) for _ in range(200)] for _ in range(60)]
+    options = {"bytes_max": 8 * MIB, "log_file_bytes": MIB, "io": "threads", "routing": routing}
+    async with memory_store(folder.reopen(), **options) as store:
+        namespace, state = store.namespace("n"), store._core.state
+        evictor = Evictor(state.directory)
+        for number, path in enumerate(paths):
+            await namespace.insert(path, locations(200, number))
+        for path in paths[:20]:
+            assert (await namespace.match(path)).blocks == 200
+        evicted = await evictor.evict(30 * (3 * 2048 + 384))
+        assert 90 <= evicted.records <= 160
+        lengths = [(await namespace.match(path)).blocks for path in paths]
+        assert lengths[:20] == [200] * 20
+        assert sum(lengths[20:]) < 40 * 100
+        for path, length in zip(paths, lengths, strict=True):
+            assert len((await namespace.match(path)).locations) == length
+            assert length in {0, 64, 128, 192, 200}
+        blocks = store.stats().blocks
+        assert blocks == sum(lengths)
+        await namespace.insert(paths[-1], locations(200, 99))
+        assert (await namespace.match(paths[-1])).blocks == 200
+    async with memory_store(folder.reopen(), **options) as store:
+        found = [(await store.namespace("n").match(path)).blocks for path in paths]
+        assert found[:-1] == lengths[:-1]
+        assert found[-1] == 200
