@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Evictor"]
 
-# Partitions that a call looks at, or writes anew: 0.1 to 0.3 ms.
-_LOOKED_AT: Final = 64
-_CHANGED: Final = 16
+# Partitions that a call goes through: some 0.05 ms each, where they are not in the CPU's caches.
+_AT_ONCE: Final = 6
 # So many ticks at once leave nothing of what was.
 _TICKS_MAX: Final = 32
 
@@ -44,7 +43,7 @@ class Evictor:
         due = ticks_due(written, capacity, self._ticked)
         self._ticked += due
         for _ in range(min(due, _TICKS_MAX)):
-            await self._sweep(lambda begin: self._directory.age(begin, _LOOKED_AT))
+            await self._sweep(lambda begin: self._directory.age(begin, _AT_ONCE))
             self._directory.base.tick()
 
     async def evict(self, wanted: int) -> Evicted:
@@ -61,7 +60,7 @@ class Evictor:
         if self._unfinished is None:
             return Evicted()
         begin, threshold, evicted = self._unfinished
-        while (cursor := self._directory.evict(begin, _CHANGED, threshold, evicted)) is not None:
+        while (cursor := self._directory.evict(begin, _AT_ONCE, threshold, evicted)) is not None:
             begin = cursor
             self._unfinished = begin, threshold, evicted
             await asyncio.sleep(0)
@@ -73,7 +72,7 @@ class Evictor:
 
     async def _count(self, level: int | None = None) -> Recency:
         out = Recency(level)
-        await self._sweep(lambda begin: self._directory.recency(begin, _LOOKED_AT, out))
+        await self._sweep(lambda begin: self._directory.recency(begin, _AT_ONCE, out))
         return out
 
     async def _sweep(self, some: Callable[[Cursor], Cursor | None]) -> None:

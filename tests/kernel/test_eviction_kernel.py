@@ -208,3 +208,19 @@ def test_nothing_is_kept_where_nothing_is_evicted() -> None:
     machine.apply(Insert("a" * 130, 0, 0, 0))
     machine.apply(Query("a" * 130, 0, 0))
     assert {word1 & 62 for word1 in machine.directory.image(0)["word1"].tolist()} == {0}
+
+
+@pytest.mark.parametrize("window", [0, 1, 2])
+def test_nothing_is_presumed_of_a_window_whose_owner_is_gone(window: int) -> None:
+    """However it came that what a record stands on went before it."""
+    model = model_of()
+    path = ids_of("a" * 200)
+    model.apply(Insert("a" * 200, 0, 0, 0))
+    key = model.machine.twin.directory.key(path[window * 64], 0, 0)
+    lower_to_the_floor(model, key)
+    model.levels = {known: FLOOR if known[0] == key else level for known, level in model.levels.items()}
+    model.evict(FLOOR + 1, NONE)
+    assert model.machine.directory.entries == 3
+    assert kernel_match(model, path) == window * 64
+    model.apply(Insert("a" * 200, 0, 0, 1))
+    assert kernel_match(model, path) == 200
