@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sarpstore._format import ID_BYTES, WINDOW
+from sarpstore._kernel.twin_hash import directory_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,25 +25,6 @@ if TYPE_CHECKING:
 KEY_BITS: Final = 48
 MASK_BITS: Final = 16
 NO_PREFIX: Final = bytes(ID_BYTES)
-_U64: Final = (1 << 64) - 1
-
-
-def fmix64(value: int) -> int:
-    """murmur3's 64-bit finalizer."""
-    value ^= value >> 33
-    value = value * 0xFF51AFD7ED558CCD & _U64
-    value ^= value >> 33
-    value = value * 0xC4CEB9FE1A85EC53 & _U64
-    return value ^ value >> 33
-
-
-def directory_key(block_id: bytes, holder: int, namespace: int, secret: bytes) -> int:
-    """The 48-bit directory key of a 16-byte block id (directory.md, section 1); `secret` has 16 bytes."""
-    a = int.from_bytes(block_id[:8], "little") ^ int.from_bytes(secret[:8], "little") ^ namespace
-    b = int.from_bytes(block_id[8:], "little") ^ int.from_bytes(secret[8:], "little")
-    b ^= holder * 0x9E3779B97F4A7C15 & _U64
-    product = a * b
-    return fmix64((product & _U64) ^ product >> 64) >> 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ ID_BYTES = 16
 
 CASTAGNOLI_REFLECTED = 0x82F63B78
 
+_U64 = (1 << 64) - 1
+
 
 def _crc_of_byte(byte: int) -> int:
     crc = byte
@@ -71,3 +73,21 @@ def hash_chain(hash_: int, previous: bytes, tokens: Sequence[int], block_tokens:
         previous = digest(hash_, previous + block)
         ids += previous[:ID_BYTES]
     return bytes(ids), previous
+
+
+def fmix64(value: int) -> int:
+    """murmur3's 64-bit finalizer."""
+    value ^= value >> 33
+    value = value * 0xFF51AFD7ED558CCD & _U64
+    value ^= value >> 33
+    value = value * 0xC4CEB9FE1A85EC53 & _U64
+    return value ^ value >> 33
+
+
+def directory_key(block_id: bytes, holder: int, namespace: int, secret: bytes) -> int:
+    """The 48-bit directory key of a 16-byte block id (directory.md, section 1); `secret` has 16 bytes."""
+    a = int.from_bytes(block_id[:8], "little") ^ int.from_bytes(secret[:8], "little") ^ namespace
+    b = int.from_bytes(block_id[8:], "little") ^ int.from_bytes(secret[8:], "little")
+    b ^= holder * 0x9E3779B97F4A7C15 & _U64
+    product = a * b
+    return fmix64((product & _U64) ^ product >> 64) >> 16

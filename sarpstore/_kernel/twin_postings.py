@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from sarpstore._format import WINDOW
-from sarpstore._kernel.twin_directory import NO_PREFIX, Segment, directory_key
+from sarpstore._kernel.twin_directory import NO_PREFIX, Segment
+from sarpstore._kernel.twin_hash import directory_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -16,7 +16,8 @@ from sarpstore import _format as fmt
 from sarpstore._directory import DivergenceDirectory
 from sarpstore._directory.divergence import DIRTY, LOADED
 from sarpstore._kernel import CHANGE_DTYPE, FEATURES, PARTITION_DTYPE, ffi, lib, pointer
-from sarpstore._kernel.twin_directory import SegmentChange, TwinDirectory, directory_key
+from sarpstore._kernel.twin_directory import SegmentChange, TwinDirectory
+from sarpstore._kernel.twin_hash import directory_key
 
 if TYPE_CHECKING:
     import numpy.typing as npt

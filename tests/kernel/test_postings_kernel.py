@@ -15,7 +15,7 @@ from strategies import TENANTS, ids_of, locations_of
 
 from sarpstore import _format as fmt
 from sarpstore._kernel import FEATURES, ffi, lib
-from sarpstore._kernel.twin_directory import directory_key
+from sarpstore._kernel.twin_hash import directory_key
 
 PATHS_MAX = 200
 

@@ -10,15 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import Damage, Insert, Operation, Query, Rebuild, Replay, ids_of, locations_of, operations
 
-from sarpstore._kernel.twin_directory import (
-    Owner,
-    Segment,
-    SegmentChange,
-    TwinDirectory,
-    TwinStore,
-    directory_key,
-    fmix64,
-)
+from sarpstore._kernel.twin_directory import Owner, Segment, SegmentChange, TwinDirectory, TwinStore
+from sarpstore._kernel.twin_hash import directory_key, fmix64
 
 if TYPE_CHECKING:
     from random import Random
