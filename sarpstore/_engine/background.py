@@ -154,6 +154,8 @@ class Background:
         writer = self._state.log
         if writer is None or writer.failure is not None:
             return
+        if self.maintenance is not None:
+            await self.maintenance.finish()
         if self._tail_bytes or self._state.gatherer.records_ever > self._records:
             try:
                 await writer.sync()  # or what is gathering now would stand behind the checkpoint's start

@@ -165,6 +165,13 @@ class Maintenance:
             if not did:
                 await self._wait()
 
+    async def finish(self) -> None:
+        """End what must not stand half done in the store's last checkpoint. The task has been cancelled."""
+        if self._state.space is not None:
+            self._state.space.maintained = False
+        async with self._one_at_a_time:
+            await self.evictor.finish()
+
     async def _wait(self) -> None:
         self._wanted.clear()
         try:
