@@ -48,15 +48,11 @@ _OTHERS_AT_ONCE: Final = 16
 # Partitions that are swept in one turn of the loop: 64 KiB each.
 _SWEPT_AT_ONCE: Final = 16
 _ROWS_AT_ONCE: Final = 256
-<<<<<<< ours
-_BEHIND: Final = (fmt.RECORD_REMOVE, fmt.RECORD_CLEAR_HOLDER, fmt.RECORD_COUNT)
-=======
 # Of a summary, for each entry of a record: under `sarp` a copy's postings have two changes each.
 _SUMMARY_BYTES: Final = {"divergence": fmt.SUMMARY_DTYPE.itemsize, "sarp": 2 * fmt.SUMMARY_DTYPE.itemsize}
 # A file's header, seal, and the ends of its first and last commits.
 _FILE_BYTES: Final = fmt.LOG_HEADER_BYTES + 4 * fmt.PAGE
-_BEHIND: Final = (fmt.RECORD_REMOVE, fmt.RECORD_CLEAR_HOLDER)
->>>>>>> theirs
+_BEHIND: Final = (fmt.RECORD_REMOVE, fmt.RECORD_CLEAR_HOLDER, fmt.RECORD_COUNT)
 
 
 class Compactor:

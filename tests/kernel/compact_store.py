@@ -1,8 +1,4 @@
-<<<<<<< ours
 """Either kernel directory with a log of several files, removals, compaction; beside it a dict of what is held."""
-=======
-"""Either kernel directory with a log of several files, removals, compaction; and a dict that says what is held."""
->>>>>>> theirs
 
 from __future__ import annotations
 
