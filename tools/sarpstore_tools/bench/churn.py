@@ -69,19 +69,12 @@ def _between(value: int, bounds: tuple[int, int]) -> int:
     return max(bounds[0], min(value, bounds[1]))
 
 
-def _bytes_max(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
-    """Bytes; 0 is no bound, None the default."""
-    if value is None or value == "0":
-        return None if value is None else 0
-    return one_size(_context, _parameter, value)
-
-
 @click.command("churn", short_help="Many times a store's capacity inserted and removed.")
 @click.option("--capacity-blocks", callback=one_size, default="1e6", show_default=True, help="Blocks held at a time.")
 @click.option("--turns", type=click.IntRange(min=1), default=20, show_default=True, help="Capacities to insert.")
 @click.option(
     "--bytes-max",
-    callback=_bytes_max,
+    type=click.IntRange(min=0),
     help=f"Bound of the disk use; 0: none [default: {BYTES_MAX_RATIO} times the records of what is held].",
 )
 @click.option("--routing", type=click.Choice(["divergence", "sarp"]), default="divergence", show_default=True)

@@ -6,7 +6,7 @@ Tokens are made from numbers whenever they are needed, so that what is remembere
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -102,7 +102,7 @@ class Session:
 
     path: Path
     used: int
-    place: int = field(default=0)
+    place: int
     """Where it stands in the population's list."""
 
 
