@@ -87,7 +87,16 @@ def phase(busy: bool, ms: float, **maintenance_: int) -> Phase:
     did = dict.fromkeys(maintaining.COUNTERS, 0) | maintenance_
     latencies = {kind: [ms] * 100 for kind in maintaining.KINDS}
     over = [(3.0, "x")] if busy else []
-    return Phase(busy=busy, ms=latencies, longest_hold_ms=ms, holds_over=over, maintenance=did, reads=1, cache_hits=1)
+    return Phase(
+        busy=busy,
+        ms=latencies,
+        longest_hold_ms=ms,
+        holds_over=over,
+        maintenance=did,
+        reads=1,
+        cache_hits=1,
+        unanswered=9,
+    )
 
 
 def test_the_ratio_is_of_all_phases_and_its_spread_of_the_pairs() -> None:
@@ -96,6 +105,8 @@ def test_the_ratio_is_of_all_phases_and_its_spread_of_the_pairs() -> None:
     ratio = figures["one window, p99, ratio"]
     assert (ratio.value, ratio.least, ratio.greatest, ratio.passed) == (2.5, 1.5, 2.5, False)
     assert (figures["16 windows, p50 maintaining"].least, figures["16 windows, p50 maintaining"].greatest) == (1.5, 5.0)
+    assert maintenance._backlog(phases, 1000.0).value == 9.0
+    assert not maintenance._backlog(phases, 100.0).passed
     held = {figure.name: figure for figure in maintenance._holds(phases)}
     assert (held["longest hold maintaining"].value, held["longest hold maintaining"].note) == (5.0, "2 over 2 ms")
     did = {figure.name: figure for figure in maintenance._maintenance(phases)}

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 CLOCK_MONOTONIC = 1
 TIMER_ABSOLUTE = 1
 COUNT_BYTES = 8
+AT_ONCE = 16
+"""Arrivals started in one callback: those that were missed must not hold the loop once more."""
 _LIBRARY = ctypes.CDLL(None, use_errno=True)
 NANOSECONDS = 1_000_000_000
 
@@ -36,17 +38,25 @@ async def arrive(rate: float, seconds: float, start: Callable[[int], None]) -> i
     """Call `start(due)` `rate` times a second; `due` is of time.perf_counter_ns. Returns how often it was called."""
     loop = asyncio.get_running_loop()
     total, interval = max(1, int(rate * seconds)), int(NANOSECONDS / rate)
-    first, arrived = time.perf_counter_ns() + interval, 0
+    first, arrived, expired = time.perf_counter_ns() + interval, 0, 0
     ended = loop.create_future()
     descriptor = _timer(first, interval)
 
     def due() -> None:
+        nonlocal expired
+        behind = expired > arrived
+        expired = min(total, expired + int.from_bytes(os.read(descriptor, COUNT_BYTES), "little"))
+        if not behind:
+            begin()
+
+    def begin() -> None:
         nonlocal arrived
-        count = int.from_bytes(os.read(descriptor, COUNT_BYTES), "little")
-        for _ in range(min(count, total - arrived)):
+        for _ in range(min(AT_ONCE, expired - arrived)):
             start(first + arrived * interval)
             arrived += 1
-        if arrived == total and not ended.done():
+        if arrived < expired:
+            loop.call_soon(begin)
+        elif arrived == total and not ended.done():
             ended.set_result(None)
 
     loop.add_reader(descriptor, due)

@@ -33,6 +33,8 @@ MARKS = 20
 """The run's parts; what memory is at a quarter is the median of the twentieth that ends there."""
 ASKED_AT_THE_END = 1000
 LOG_FILE_BYTES = (1 << 20, 4 << 20)
+BYTES_MAX_MIN = 16 * LOG_FILE_BYTES[0]
+"""The least default bound: below it, the files of the log would be too few to choose from."""
 CACHE_BYTES = (1 << 20, 64 << 20)
 
 
@@ -75,7 +77,7 @@ def _between(value: int, bounds: tuple[int, int]) -> int:
 @click.option(
     "--bytes-max",
     type=click.IntRange(min=0),
-    help=f"Bound of the disk use; 0: none [default: {BYTES_MAX_RATIO} times the records of what is held].",
+    help=f"Bound of the disk use; 0: none [default: {BYTES_MAX_RATIO} times the records held, at least 16 MiB].",
 )
 @click.option("--routing", type=click.Choice(["divergence", "sarp"]), default="divergence", show_default=True)
 @click.option("--seed", type=click.IntRange(0, 1 << 16), default=0, show_default=True, help="Seed of the sessions.")
@@ -104,7 +106,7 @@ def churn_command(
     if capacity_blocks < CAPACITY_MIN:
         raise click.UsageError(f"--capacity-blocks {capacity_blocks:,} is less than {CAPACITY_MIN:,}")
     records = record_bytes_at(capacity_blocks, seed)
-    bound = int(records * BYTES_MAX_RATIO) if bytes_max is None else bytes_max
+    bound = max(BYTES_MAX_MIN, int(records * BYTES_MAX_RATIO)) if bytes_max is None else bytes_max
     options = options_for(bound, routing)
     name, factory = event_loop()
     churn = Churn(Population(seed), capacity_blocks)

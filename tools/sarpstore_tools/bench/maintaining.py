@@ -37,7 +37,8 @@ FAILURES_MAX: Final = 10
 
 class Phase(msgspec.Struct, kw_only=True):
     """What was seen in one phase: latencies in ms by kind, the longest hold of the loop and all that were over its
-    target (ms, what), how much maintenance there was, and where pages came from.
+    target (ms, what), how much maintenance there was, where pages came from, and how many matches were
+    not answered when the last one had arrived.
     """
 
     busy: bool
@@ -47,6 +48,7 @@ class Phase(msgspec.Struct, kw_only=True):
     maintenance: dict[str, int]
     reads: int
     cache_hits: int
+    unanswered: int
 
 
 class Load:
@@ -95,7 +97,8 @@ class Load:
         holds.ms.clear()
         holds.longest.clear()
         await arrive(rate, seconds, self._start)
-        after, longest_hold_ms, over = self._store.stats(), max(holds.ms, default=0.0), holds.longest.copy()
+        unanswered, after = len(self._asking), self._store.stats()
+        longest_hold_ms, over = max(holds.ms, default=0.0), holds.longest.copy()
         while self._asking:
             await asyncio.wait(self._asking)
         latencies = self._latencies
@@ -110,6 +113,7 @@ class Load:
             maintenance={name: getattr(after, name) - getattr(before, name) for name in COUNTERS},
             reads=after.reads - before.reads,
             cache_hits=after.cache_hits - before.cache_hits,
+            unanswered=unanswered,
         )
 
     async def rewrite(self) -> int:

@@ -31,6 +31,11 @@ JUDGED = "p99"
 RECORD_BYTES_A_BLOCK = 32
 CACHE_SHARE = 8
 CACHE_BYTES_MIN = 1 << 20
+LOG_FILES = 32
+LOG_FILE_BYTES = (1 << 20, 4 << 20)
+BACKLOG_TARGET_MS = 50.0
+"""The most that a phase at rest may leave unanswered, in milliseconds of arrivals: with more, the machine does not keep
+up with the load at all, and what is compared is how long the queues have grown."""
 CALIBRATION_S_MAX = 3.0
 WHEN = {False: "at rest", True: "maintaining"}
 
@@ -77,7 +82,7 @@ def maintenance_command(
     sequences are removed and others inserted, which is what there is to compact and to forget, a checkpoint is written
     each half second and compact() is called again and again. Then the store is left alone until nothing runs any more.
     """
-    options = {"cache_bytes": max(CACHE_BYTES_MIN, RECORD_BYTES_A_BLOCK * blocks // CACHE_SHARE)}
+    options = options_for(blocks)
     load, holds = Load(blocks, seed), Holds()
     # asyncio's own loop: of that the length of every callback can be measured from outside.
     with (
@@ -96,17 +101,27 @@ def maintenance_command(
     rate = most * load_percent / 100
     figures = [
         measured("arrivals", "matches/s", [rate], note=f"{load_percent:g} % of {most:,.0f}, the most in a closed loop"),
+        _backlog(phases, rate),
         *_latencies(phases),
         *_holds(phases),
         *_maintenance(phases),
     ]
-    method = _method(blocks, pairs, seconds, rewritten, options["cache_bytes"], phases)
+    method = _method(blocks, pairs, seconds, rewritten, options, phases)
     held = sorted((hold for phase in phases for hold in phase.holds_over), reverse=True)
     method += [f"held {ms:.2f} ms: {what}" for ms, what in held[:5]]
     report = Report(
         command="bench maintenance", machine=machine, method=method, figures=figures, failures=load.failures
     )
     finish(context, report, json_file, targets=targets)
+
+
+def options_for(blocks: int) -> dict[str, Any]:
+    """A cache of an eighth of the records; log files of a 32nd, 1 to 4 MiB, so that compaction has some to choose from."""
+    records = RECORD_BYTES_A_BLOCK * blocks
+    return {
+        "cache_bytes": max(CACHE_BYTES_MIN, records // CACHE_SHARE),
+        "log_file_bytes": max(LOG_FILE_BYTES[0], min(records // LOG_FILES, LOG_FILE_BYTES[1])),
+    }
 
 
 async def _fill(path: Path, load: Load, options: dict[str, Any]) -> None:
@@ -160,6 +175,13 @@ def _latencies(phases: list[Phase]) -> list[Figure]:
     return figures
 
 
+def _backlog(phases: list[Phase], rate: float) -> Figure:
+    """What was left unanswered at the end of phases at rest: whether the machine keeps up at all."""
+    left = [phase.unanswered / rate * 1e3 for phase in _of(phases, False)]
+    note = "of arrivals; if more, the ratios say nothing"
+    return _spread("unanswered at rest", "ms", max(left), left, target=BACKLOG_TARGET_MS, note=note)
+
+
 def _quantile(phases: list[Phase], kind: str, share: float) -> float:
     return float(np.quantile(np.concatenate([phase.ms[kind] for phase in phases]), share))
 
@@ -195,13 +217,14 @@ def _maintenance(phases: list[Phase]) -> list[Figure]:
 
 
 def _method(
-    blocks: int, pairs: int, seconds: float, rewritten: int, cache_bytes: int, phases: list[Phase]
+    blocks: int, pairs: int, seconds: float, rewritten: int, options: dict[str, Any], phases: list[Phase]
 ) -> list[str]:
     reads, hits = sum(phase.reads for phase in phases), sum(phase.cache_hits for phase in phases)
     return [
         (
             f"{short(blocks)} blocks, half in sequences of 64 blocks, half in those of 1,024; cache of "
-            f"{cache_bytes / (1 << 20):,.1f} MiB: {100 * hits / max(hits + reads, 1):.0f} % of the pages came from it"
+            f"{options['cache_bytes'] / (1 << 20):,.1f} MiB: {100 * hits / max(hits + reads, 1):.0f} % of the pages "
+            f"came from it; log files of {options['log_file_bytes'] / (1 << 20):,.1f} MiB"
         ),
         (
             f"{pairs} pairs of phases of {seconds:g} s; matches with locations by match_ids, {100 * LONG_SHARE:.0f} % "
