@@ -116,7 +116,7 @@ def maintenance_command(
 
 
 def options_for(blocks: int) -> dict[str, Any]:
-    """A cache of an eighth of the records; log files of a 32nd, 1 to 4 MiB, so that compaction has some to choose from."""
+    """A cache of an eighth of the records; log files of a 32nd, 1 to 4 MiB, so that compaction can choose."""
     records = RECORD_BYTES_A_BLOCK * blocks
     return {
         "cache_bytes": max(CACHE_BYTES_MIN, records // CACHE_SHARE),
