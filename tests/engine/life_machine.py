@@ -198,14 +198,14 @@ class Life:
             case Clear(holder):
                 return Deed(lambda: self._store.clear_holder(holder), lambda model: (model.clear(holder), None))
             case Call(name):
-                return Deed(self._call(name), lambda _: ((), None))
+                return Deed(self._mark_pass if name == "mark_pass" else getattr(self._store, name), lambda _: ((), None))
         raise AssertionError(step)
 
-    def _call(self, name: str) -> Callable[[], Awaitable[None]]:
-        """A call of the store, or the mark pass that otherwise comes when it is due."""
-        owner = self._store._background.maintenance if name == "mark_pass" else self._store
-        call: Callable[[], Awaitable[None]] = getattr(owner, name)
-        return call
+    async def _mark_pass(self) -> None:
+        """What otherwise comes when it is due."""
+        maintenance = self._store._background.maintenance
+        async with maintenance._one_at_a_time:
+            await maintenance._mark_pass()
 
     def _insert(self, step: Insert) -> Deed:
         domain, path, address = DOMAINS[step.domain], self._path(step.path), self._address

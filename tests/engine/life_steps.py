@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from sarpstore import Store
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from random import Random
@@ -142,7 +140,7 @@ WEIGHTS: Final = {
     "crash": 1.1,
 }
 """How often each kind of step comes."""
-KINDS: Final = tuple(kind for kind in WEIGHTS if kind != "compact" or hasattr(Store, kind))
+KINDS: Final = tuple(WEIGHTS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ class Churning(Inserting):
 
     async def _compact(self, store: sarpstore.Store) -> None:
         rng = self.rng(TASKS + 2)
-        while hasattr(store, "compact"):
+        while True:
             await asyncio.sleep(rng.uniform(*COMPACT_EVERY_SECONDS))
             await store.compact()
 
