@@ -54,6 +54,7 @@ class ChurnOracle:
             found.recovery_ms = (time.perf_counter() - began) * 1e3
             for holder in range(TASKS):
                 await self._check_holder(store, holder, found)
+            found.damaged = store.stats().damaged_records
         finally:
             await store.close()
         return found

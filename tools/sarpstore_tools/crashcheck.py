@@ -34,7 +34,8 @@ MESSAGES_MAX = 3
 class Checked(msgspec.Struct, kw_only=True):
     """What a check found, in queries and blocks; `recovery_ms` runs from open() to the first answer.
 
-    `returned_blocks` were removed, or are behind one that was.
+    `returned_blocks` were removed, or are behind one that was; `damaged` counts records that were found damaged: a kill
+    damages none.
     """
 
     queries: int = 0
@@ -42,6 +43,7 @@ class Checked(msgspec.Struct, kw_only=True):
     lost_queries: int = 0
     returned_blocks: int = 0
     wrong: int = 0
+    damaged: int = 0
     recovery_ms: float = 0.0
     messages: list[str] = []
 
@@ -91,6 +93,7 @@ class Oracle:
             unknown = range(UNKNOWN_TREE_FIRST, UNKNOWN_TREE_FIRST + UNKNOWN_TREES)
             for number in [*trees, *unknown]:
                 await self._check_tree(store, number, found)
+            found.damaged = store.stats().damaged_records
         finally:
             await store.close()
         return found

@@ -246,6 +246,7 @@ def _report(machine: Machine, test: _CrashTest, kills: int) -> Report:
         _count("lost blocks", sum(one.checked.lost_blocks for one in rounds), target=0.0, note=queries),
         *_returned(test),
         _count("wrong answers", sum(one.checked.wrong for one in rounds), target=0.0, note=queries),
+        _count("damaged records", sum(one.checked.damaged for one in rounds), target=0.0, note="a kill damages none"),
         _verify(test),
         _count("failures to open or to write", broken, target=0.0),
     ]
