@@ -89,9 +89,10 @@ async def recover(
     accepted = await scheduler.run(_accept, scans, seen) if long_tail else _accept(scans, seen)
     facts = await _facts(folder, scheduler, options, seen, accepted.changes)
     directory.base.attach(facts.removals)
-    files = directory.base.files()
-    for number in facts.retired.intersection(seen.missing, files):
-        directory.base.drop_slot(files[number])  # what an image still says of it is a miss
+    gone = facts.retired.intersection(seen.missing)
+    for slot, number in seen.slots():
+        if number in gone:  # what an older checkpoint has of it is a miss, and no damage
+            directory.base.drop_slot(slot)
     return Recovered(
         shape=shape,
         directory=directory,
