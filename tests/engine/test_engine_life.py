@@ -17,7 +17,7 @@ from life_steps import KINDS, Fork, Insert, Match, Remove, Setup, plainer, rando
 from sarpstore import Namespace
 from sarpstore import _format as fmt
 
-LIVES = 250
+LIVES = 500
 DOMAIN = ("a", 0)
 
 chances = st.randoms(use_true_random=False)
