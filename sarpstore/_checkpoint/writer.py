@@ -42,6 +42,7 @@ _IMAGES_SHARE_MAX: Final = 3
 _LOG_BYTES_MIN: Final = 256 << 10
 _LOG_BYTES_MIN_FAST: Final = 4 << 20
 _PAUSE_MS: Final = 500.0
+_LOG_SHARE: Final = 4
 # The event loop gets its turn after so many rows of the partition table.
 _YIELD_ROWS: Final = 8
 # Opening files, reading the head, the first partitions and the first record.
@@ -56,11 +57,11 @@ def checkpoint_due(
     target_ms: int,
     since_ms: float,
 ) -> bool:
-    """Whether the log since the last checkpoint has passed the directory's size, or recovery would pass its target.
+    """Whether the log since the last checkpoint has passed four times the directory's size, or recovery its target.
 
-    Hashed keys dirty every partition quickly, so a checkpoint costs about the directory's size: by the first rule
-    checkpoints write at most as many bytes as the log does. `replay_bytes` is what a recovery would read: the open
-    file's records and the others' summaries. Half the target is left for what comes while it is written. Below
+    Hashed keys dirty every partition quickly, so a checkpoint costs about the directory's size (with what its head has
+    beside): by the first rule checkpoints write a quarter of what the log does at most. `replay_bytes` is what a
+    recovery would read: the open file's records and the others' summaries. Half the target is left for what comes while it is written. Below
     a quarter of the directory's size none is due, nor below 4 MiB of log, or 256 KiB where the last one began
     half a second ago (`since_ms`): at a server's pace little is left to replay, and a fast load is not held up.
     """
@@ -68,7 +69,7 @@ def checkpoint_due(
     least = _LOG_BYTES_MIN if since_ms >= _PAUSE_MS else _LOG_BYTES_MIN_FAST
     if log_bytes < max(least, directory_bytes / 4):
         return False
-    return log_bytes >= directory_bytes or replay_bytes >= allowed
+    return log_bytes >= _LOG_SHARE * directory_bytes or replay_bytes >= allowed
 
 
 class DiskBound(Protocol):

@@ -13,8 +13,7 @@ while what has been evicted, removed or outgrown leaves scattered holes in old o
 younger ones there are. It counts to the square root, since the file system's age is of the data's last change and ours
 is the file's, which compaction makes young again.
 
-Three degrees of eagerness: at rest a file must be worth it (a quarter of it dead: writing at most three bytes to free
-one); a store that is asked to compact (`SETTLING`) goes on until the disk holds little more than what is live; under
+Three degrees of eagerness: at rest a file must be worth it (half of it dead: writing at most one byte to free one); a store that is asked to compact (`SETTLING`) goes on until the disk holds little more than what is live; under
 pressure (the bound on disk space) any gain will do, the largest first. What pages lose to records that do not fit, some
 6 %, looks dead and is not: below that no eagerness may go, or compaction would never end.
 """
@@ -46,7 +45,7 @@ class Eagerness:
     """Cost and benefit decide; else the gain alone."""
 
 
-AT_REST: Final = Eagerness(0.25, 64 << 10)
+AT_REST: Final = Eagerness(0.5, 64 << 10)
 SETTLING: Final = Eagerness(0.12, 64 << 10)
 UNDER_PRESSURE: Final = Eagerness(0.08, 64 << 10, by_age=False)
 
@@ -79,7 +78,7 @@ def choose(rows: Sequence[FileRow], eagerness: Eagerness, last_pass: int = 0) ->
     """The file to compact next, None if none is worth it. `last_pass`: where the newest finished mark pass began."""
     by_number = {row.number: row for row in rows}
     able = [row for row in rows if _first(by_number, row) is not None]
-    worth = [row for row in able if row.dead_share >= eagerness.dead_min and row.dead_bytes >= eagerness.gain_min]
+    worth = [row for row in able if row.dead_share >= eagerness.dead_min and _gains(row, eagerness)]
     if worth:
         newest = max(row.number for row in rows)
         weigh = _benefit if eagerness.by_age else _gain
@@ -87,6 +86,11 @@ def choose(rows: Sequence[FileRow], eagerness: Eagerness, last_pass: int = 0) ->
     else:
         chosen = _blocking(able, last_pass)
     return None if chosen is None else _first(by_number, chosen)
+
+
+def _gains(row: FileRow, eagerness: Eagerness) -> bool:
+    """Small files are worth a smaller gain."""
+    return row.dead_bytes >= min(eagerness.gain_min, row.bytes // 8)
 
 
 def settled(rows: Iterable[FileRow]) -> bool:

@@ -186,7 +186,7 @@ class Background:
         while True:
             await asyncio.sleep(_CHECK_S)
             target = self._options.recovery_ms_target
-            directory_bytes = self._state.directory.bytes
+            directory_bytes = self._state.directory.bytes + self._state.head_bytes()
             log_bytes, replay_bytes = self._log_bytes_since(), self._replay_bytes_since()
             since_ms = monotonic_ms() - self._checkpoint_ms
             if not checkpoint_due(

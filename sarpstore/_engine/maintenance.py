@@ -12,7 +12,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from sarpstore._compaction import AT_REST, SETTLING, UNDER_PRESSURE, Compactor, choose, settled
+from sarpstore import _format as fmt
+from sarpstore._compaction import AT_REST, SETTLING, UNDER_PRESSURE, Compactor, settled
 from sarpstore._errors import FailedError, SarpError
 from sarpstore._eviction import Evictor
 from sarpstore._markpass import MarkPass
@@ -30,9 +31,11 @@ _log = logging.getLogger("sarpstore")
 
 _CHECK_S: Final = 0.1
 _RETRY_S: Final = 5.0
-# A mark pass begins when this share of the markers is taken: what is left serves while it runs.
-_PASS_AT: Final = 0.5
-_PASS_BEFORE_EVICTION: Final = 1024
+# Markers are in each checkpoint's head: a pass begins when they have this share of what is live, but for so many.
+_MARKERS_SHARE: Final = 0.02
+_MARKERS_MIN: Final = 4096
+# Compactions in a row that gain nothing, after which a `compact()` ends.
+_FRUITLESS_MAX: Final = 3
 # How often files are looked at whether one is worth compacting, and how fast one is read where nobody waits for it.
 _LOOK_S: Final = 1.0
 _RESTING_BYTES_PER_S: Final = 32 << 20
@@ -60,6 +63,7 @@ class Maintenance:
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._failure: SarpError | None = None
         self._looked_at = 0.0
+        self._markers_wanted = 0
         self._pass = MarkPass(
             state.folder,
             state.scheduler,
@@ -101,6 +105,7 @@ class Maintenance:
         while markers > removals.room and removals.markers:
             if self._failure is not None:
                 raise self._failure
+            self._markers_wanted = markers
             self._wanted.set()
             await asyncio.shield(self._done)
 
@@ -114,8 +119,8 @@ class Maintenance:
         async with self._one_at_a_time:
             if self._state.removals.markers:
                 await self._mark_pass()
-            await self._state.writer.sync()
-            # Only files before a checkpoint's start may go: with this one, all that are complete.
+            # The present file may be mostly dead, too; and only files before a checkpoint's start may go.
+            await self._state.writer.end_file()
             await self._checkpoint()
             rate, self.compactor.bytes_per_second = self.compactor.bytes_per_second, None
             try:
@@ -131,9 +136,14 @@ class Maintenance:
         rows = await compactor.rows(self._start())
         total = sum(row.bytes for row in rows if row.dead_share >= SETTLING.dead_min)
         before = compactor.bytes_deleted
-        while not settled(rows) and choose(rows, SETTLING, self._state.ledger.last_pass) is not None:
+        fruitless = 0
+        while not settled(rows) and fruitless < _FRUITLESS_MAX:
+            copied, deleted = compactor.bytes_copied, compactor.bytes_deleted
             if await compactor.compact_next(self._start(), SETTLING) is None:
                 return
+            # What is copied out of small files may take as much room again.
+            gained = compactor.bytes_deleted - deleted > compactor.bytes_copied - copied
+            fruitless = 0 if gained else fruitless + 1
             if progress is not None:
                 done = compactor.bytes_deleted - before
                 progress(done, max(done, total))
@@ -165,6 +175,13 @@ class Maintenance:
             if not did:
                 await self._wait()
 
+    @property
+    def _pass_at(self) -> int:
+        """Markers at which a pass begins: half of the bound, or fewer where they would weigh in a checkpoint's head."""
+        removals = self._state.removals
+        light = int(_MARKERS_SHARE * self._state.live_bytes) // fmt.MARKER_DTYPE.itemsize
+        return min(removals.markers_max // 2, max(_MARKERS_MIN, light))
+
     async def finish(self) -> None:
         """End what must not stand half done in the store's last checkpoint. The task has been cancelled."""
         if self._state.space is not None:
@@ -183,7 +200,7 @@ class Maintenance:
     async def _work_once(self) -> bool:
         """Do one piece of work; False if nothing is due."""
         removals = self._state.removals
-        if removals.markers > _PASS_AT * removals.markers_max or (self._wanted.is_set() and removals.markers):
+        if removals.markers >= self._pass_at or (removals.markers and self._markers_wanted > removals.room):
             await self._mark_pass()
             return True
         if self._state.space is not None and await self._keep_within(self._state.space):
@@ -207,7 +224,7 @@ class Maintenance:
 
     async def _relieve(self, space: Space, pressure: Pressure) -> bool:
         removals = self._state.removals
-        if pressure.evict_bytes and removals.markers > _PASS_BEFORE_EVICTION:
+        if pressure.evict_bytes and removals.markers >= self._pass_at // 2:
             # What is dead already need not be made room for by evicting what is not.
             await self._mark_pass()
             return True

@@ -160,6 +160,11 @@ class Gatherer:
         return self._frozen_new_bytes + int(self.buffer.c.new_bytes)
 
     @property
+    def file_is_new(self) -> bool:
+        """Nothing has been gathered for the present file yet."""
+        return not self.buffer.records and self.buffer.offset == fmt.LOG_HEADER_BYTES
+
+    @property
     def file_bytes(self) -> int:
         """At which size a log file is sealed."""
         return self._file_pages * fmt.PAGE
@@ -201,13 +206,15 @@ class Gatherer:
         header, self._header = self._header, None
         return header
 
-    def freeze(self, synced: int, flags: int = 0) -> Frozen:
+    def freeze(self, synced: int, flags: int = 0, *, end_file: bool = False) -> Frozen:
         """End the gathering commit; `synced` is what its commit record may say. Needs `can_freeze`.
 
-        LimitError, with nothing touched, if there is no slot for the file that would be next.
+        With `end_file` its file ends, too, full or not. LimitError, with nothing touched, if there is no slot for the
+        file that would be next.
         """
         buffer = self.buffer
-        if self._room(buffer.offset + (buffer.pages + 1) * fmt.PAGE, int(buffer.c.changes)) < self._room_min:
+        room = self._room(buffer.offset + (buffer.pages + 1) * fmt.PAGE, int(buffer.c.changes))
+        if end_file or room < self._room_min:
             _check_number(buffer.file_number + 1)
             self.slots.check()
         buffer.finish(self._base, synced, flags)
@@ -220,7 +227,7 @@ class Gatherer:
         frozen = Frozen(buffer, self._header, None)
         self._header = None
         offset = buffer.offset + buffer.pages * fmt.PAGE
-        if self._room(offset) < self._room_min:
+        if end_file or self._room(offset) < self._room_min:
             frozen.seal = self._end_file(buffer.file_number, int(buffer.c.slot), offset, synced, 0)
             self._end.file_number = buffer.file_number
             self.buffer = self._begin_file()

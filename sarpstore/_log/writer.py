@@ -135,6 +135,20 @@ class LogWriter:
                 self._keep_running()
                 await asyncio.shield(self._progress)
 
+    async def end_file(self) -> None:
+        """End the present log file, full or not, and return once that is synced: what comes goes into another."""
+        if self._gatherer.file_is_new:
+            return
+        while not self._gatherer.can_freeze:
+            self.check()
+            self._keep_running()
+            await asyncio.shield(self._progress)
+        self.check()
+        commit = self._gatherer.buffer.number
+        self._freeze(0 if self._gatherer.records else fmt.COMMIT_MARK, end_file=True)
+        self._keep_running()
+        await self.durable(commit)
+
     async def durable(self, number: int) -> None:
         """Return once the commit with that number is synced; raise what kept it from being."""
         while self._synced_commit < number:
@@ -251,8 +265,8 @@ class LogWriter:
         elif self._mark_due and not self._closing and self._wanted <= self._synced_commit:
             self._freeze(fmt.COMMIT_MARK)
 
-    def _freeze(self, flags: int = 0) -> None:
-        self._ready.append(self._gatherer.freeze(self.synced_position, flags))
+    def _freeze(self, flags: int = 0, *, end_file: bool = False) -> None:
+        self._ready.append(self._gatherer.freeze(self.synced_position, flags, end_file=end_file))
         self._gathered_at = None
 
     async def _carry_out(self, frozen: Frozen) -> None:
