@@ -61,9 +61,10 @@ def checkpoint_due(
 
     Hashed keys dirty every partition quickly, so a checkpoint costs about the directory's size (with what its head has
     beside): by the first rule checkpoints write a quarter of what the log does at most. `replay_bytes` is what a
-    recovery would read: the open file's records and the others' summaries. Half the target is left for what comes while it is written. Below
-    a quarter of the directory's size none is due, nor below 4 MiB of log, or 256 KiB where the last one began
-    half a second ago (`since_ms`): at a server's pace little is left to replay, and a fast load is not held up.
+    recovery would read: the open file's records and the others' summaries. Half the target is left for what comes
+    while it is written. Below a quarter of the directory's size none is due, nor below 4 MiB of log, or 256 KiB where
+    the last one began half a second ago (`since_ms`): at a server's pace little is left to replay, and a fast load is
+    not held up.
     """
     allowed = replay_bytes_per_ms * max(1, target_ms - _FIXED_MS) / 2
     least = _LOG_BYTES_MIN if since_ms >= _PAUSE_MS else _LOG_BYTES_MIN_FAST

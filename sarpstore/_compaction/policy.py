@@ -13,9 +13,10 @@ while what has been evicted, removed or outgrown leaves scattered holes in old o
 younger ones there are. It counts to the square root, since the file system's age is of the data's last change and ours
 is the file's, which compaction makes young again.
 
-Three degrees of eagerness: at rest a file must be worth it (half of it dead: writing at most one byte to free one); a store that is asked to compact (`SETTLING`) goes on until the disk holds little more than what is live; under
-pressure (the bound on disk space) any gain will do, the largest first. What pages lose to records that do not fit, some
-6 %, looks dead and is not: below that no eagerness may go, or compaction would never end.
+Three degrees of eagerness: at rest a file must be worth it (half of it dead: writing at most one byte to free one); a
+store that is asked to compact (`SETTLING`) goes on until the disk holds little more than what is live; under pressure
+(the bound on disk space) any gain will do, the largest first. What pages lose to records that do not fit, some 6 %,
+looks dead and is not: below that no eagerness may go, or compaction would never end.
 """
 
 from __future__ import annotations

@@ -34,6 +34,9 @@ _RETRY_S: Final = 5.0
 # Markers are in each checkpoint's head: a pass begins when they have this share of what is live, but for so many.
 _MARKERS_SHARE: Final = 0.02
 _MARKERS_MIN: Final = 4096
+# A few removals wait for a pass until so long after the last, or so many times as long as that took.
+_PASS_PAUSE_S: Final = 60.0
+_PASS_PAUSES: Final = 20
 # Compactions in a row that gain nothing, after which a `compact()` ends.
 _FRUITLESS_MAX: Final = 3
 # How often files are looked at whether one is worth compacting, and how fast one is read where nobody waits for it.
@@ -64,6 +67,7 @@ class Maintenance:
         self._failure: SarpError | None = None
         self._looked_at = 0.0
         self._markers_wanted = 0
+        self._pass_after = asyncio.get_running_loop().time() + _PASS_PAUSE_S
         self._pass = MarkPass(
             state.folder,
             state.scheduler,
@@ -117,7 +121,7 @@ class Maintenance:
     async def compact(self, progress: Progress | None = None) -> None:
         """Compact until the log files hold little more than what is live."""
         async with self._one_at_a_time:
-            if self._state.removals.markers:
+            if self._state.removals.unsettled:
                 await self._mark_pass()
             # The present file may be mostly dead, too; and only files before a checkpoint's start may go.
             await self._state.writer.end_file()
@@ -203,6 +207,9 @@ class Maintenance:
         if removals.markers >= self._pass_at or (removals.markers and self._markers_wanted > removals.room):
             await self._mark_pass()
             return True
+        if removals.unsettled and asyncio.get_running_loop().time() >= self._pass_after:
+            await self._mark_pass()
+            return True
         if self._state.space is not None and await self._keep_within(self._state.space):
             return True
         now = asyncio.get_running_loop().time()
@@ -224,7 +231,7 @@ class Maintenance:
 
     async def _relieve(self, space: Space, pressure: Pressure) -> bool:
         removals = self._state.removals
-        if pressure.evict_bytes and removals.markers >= self._pass_at // 2:
+        if pressure.evict_bytes and (removals.cleared or removals.markers >= self._pass_at // 2):
             # What is dead already need not be made room for by evicting what is not.
             await self._mark_pass()
             return True
@@ -251,7 +258,11 @@ class Maintenance:
 
     async def _mark_pass(self) -> None:
         """Make the markers needless, and retire them by a checkpoint."""
+        self._state.removals.cleared = 0
         result = await self._pass.run()
+        # What is removed in between waits for many markers, or for a while: a pass reads the whole log.
+        pause = max(_PASS_PAUSE_S, _PASS_PAUSES * result.seconds)
+        self._pass_after = asyncio.get_running_loop().time() + pause
         self._state.retirement.passed(result.position)
         self._state.ledger.on_pass(result.position, result.intact_files)
         await self._checkpoint()

@@ -105,6 +105,10 @@ class Removals:
         self.c.scope_size = size
         self.c.newest = pointer("uint64_t *", self._newest)
         self.c.newest_limit = _NEWEST_WINDOWS
+        self.cleared = 0
+        """Holders cleared since a mark pass began."""
+        self._newest_bound = 0
+        """The newest epoch or expiry."""
         self.holders: dict[int, int] = {}
         """The epoch of each holder that has been named; 0: it was never cleared."""
         self.retirements = 0
@@ -200,6 +204,8 @@ class Removals:
         self.holders[holder] = position
         scope = self._scope(lib.SARP_SCOPE_HOLDER, holder)
         scope.epoch = position
+        self.cleared += 1
+        self._newest_bound = max(self._newest_bound, position)
         lib.sarp_marks_retire(self._counts.c, 0, True, holder)
 
     def expire(self, position: int, kind: str = "store", key: int = 0) -> None:
@@ -209,12 +215,18 @@ class Removals:
         """
         where = self.c if kind == "store" else self._scope(_SCOPE_KINDS[kind], key)
         where.expiry = max(int(where.expiry), position)
+        self._newest_bound = max(self._newest_bound, position)
 
     def _scope(self, kind: int, key: int) -> Any:
         scope = lib.sarp_scope_of(self.c, kind, key, True)
         if scope == ffi.NULL:
             raise LimitError(f"more holders and namespaces with a time to live than holders_max={self.holders_max:,}")
         return scope
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether the directory may have entries of what was removed, cleared or has expired since the last pass."""
+        return bool(self.markers) or self._newest_bound > int(self.c.settled)
 
     def concern(self, holder: int, name_space: int) -> bool:
         """Whether anything of this holder and namespace may be dead and still be in the directory."""

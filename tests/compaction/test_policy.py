@@ -18,8 +18,8 @@ def row(number: int, dead_share: float, **more: int) -> FileRow:
 
 def test_nothing_is_chosen_that_is_not_worth_it() -> None:
     assert choose([], UNDER_PRESSURE) is None
-    assert choose([row(1, 0.2)], AT_REST) is None
-    assert choose([row(1, 0.3)], AT_REST) == row(1, 0.3)
+    assert choose([row(1, 0.45)], AT_REST) is None
+    assert choose([row(1, 0.55)], AT_REST) == row(1, 0.55)
     assert choose([row(1, 0.2)], SETTLING) == row(1, 0.2)
     assert choose([row(1, 0.06)], UNDER_PRESSURE) is None
 
