@@ -240,10 +240,11 @@ class Core:
                 new = await self._insert_in_parts(sequenced, _one(sequenced, holder), rows)
             else:
                 new = len(rows) - held
-                if state.matcher.turn_is_due:
-                    await state.matcher.give_way()
+            # Before the event loop's turn: a removal must not come in between.
             if counted or state.removals.counts:
                 await self.remover.count(sequenced, holder, len(rows) - new, counted=counted)
+            if held is not None and state.matcher.turn_is_due:
+                await state.matcher.give_way()
         self.inserts += 1
         self.inserted_blocks += new
         # What was held already may be in a commit that is not synced yet: the call answers for it too.

@@ -126,7 +126,7 @@ class Namespace:
         """Remove these blocks, given in any order, and all that follows them, of this holder.
 
         When the call returns they don't match any more; how durable that is, `durability` says. A block that was
-        inserted `counted` more often than it was removed only counts one less. Returns how many ids were removed, held
+        inserted `counted` more often than it was removed only counts one less. Returns how many blocks were removed, held
         or not: no search is made for them. Where `markers_max` removals are remembered, the call waits until a mark
         pass has made room.
         """

@@ -118,8 +118,9 @@ class Remover:
         self._state.ledger.on_removal(fmt.position_file(position), len(record))
         source = ffi.from_buffer("uint8_t[]", ids)
         self._state.removals.mark(source, len(ids), holder, name_space, position)
-        self.removed += len(ids)
-        return len(ids)
+        removed = len(ids) if len(ids) == 1 else len(set(map(bytes, ids)))
+        self.removed += removed
+        return removed
 
     def _clear(self, holder: int) -> None:
         position = self._commit.append_removal(clear_record(holder))
