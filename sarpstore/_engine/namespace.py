@@ -126,9 +126,9 @@ class Namespace:
         """Remove these blocks, given in any order, and all that follows them, of this holder.
 
         When the call returns they don't match any more; how durable that is, `durability` says. A block that was
-        inserted `counted` more often than it was removed only counts one less. Returns how many blocks were removed, held
-        or not: no search is made for them. Where `markers_max` removals are remembered, the call waits until a mark
-        pass has made room.
+        inserted `counted` more often than it was removed only counts one less. Returns how many blocks were removed,
+        held or not: no search is made for them. Where `markers_max` removals are remembered, the call waits until a
+        mark pass has made room.
         """
         self._core.check_writable()
         sequenced = Sequenced(self._key, *as_ids(ids)) if isinstance(ids, np.ndarray) else await self.sequenced(ids)
