@@ -131,7 +131,7 @@ static void find_best(routing *t, uint32_t first, uint32_t limit, proof *best, u
         }
         if (t->r.missing) return;
         if (count) continue;
-        if (!at.point || best->length > point_offset(at.point)) return;
+        if (!best->length || best->length > point_offset(at.point)) return;
         reach = point_offset(at.point);
     }
 }

@@ -117,7 +117,7 @@ class Model:
         if not blocks:
             return [], 0
         if not any((domain, block) in self.counts for block in blocks):
-            return [self._without(domain, blocks)], len(blocks)
+            return [self._without(domain, blocks)], len(set(blocks))
         counts, gone = dict(self.counts), []
         for block in dict.fromkeys(blocks):
             left = counts.get((domain, block), 1) - blocks.count(block)
