@@ -282,13 +282,13 @@ async def test_after_a_mark_pass_removals_are_dropped():
 
 
 async def test_slots_of_deleted_files_are_given_again(monkeypatch):
-    """Forty files' worth of data goes through a store that may have fourteen."""
+    """Many files' worth of data goes through a store that may have fourteen."""
     monkeypatch.setattr(fmt, "SLOT_MAX", 13)
     folder = MemoryFolder()
     rng = random.Random(4)
     async with memory_store(folder.reopen(), **options()) as store:
         compactor, namespace = compactor_of(store), store.namespace("m")
-        for turn in range(60):
+        for turn in range(150):
             path = [turn] + [rng.randrange(2) for _ in range(150)]
             for cut in (40, 80, 120, 151):
                 await namespace.insert(path[:cut], locations(cut, turn * 1000))
@@ -299,15 +299,15 @@ async def test_slots_of_deleted_files_are_given_again(monkeypatch):
             for row in await compactor.rows(start_of(store)):
                 await compactor.compact_file(row.number)
         numbers = fmt.numbered(logs(folder), fmt.LOG_SUFFIX)
-        assert max(numbers) > 20 > len(numbers)
+        assert max(numbers) > 14 >= len(numbers), "slots were given again"
         last = path
         assert (await namespace.match(last)).blocks == len(last)
         assert store.stats().damaged_records == 0
-        answers_before = [(await namespace.match([turn] + [0])).blocks for turn in range(60)]
+        answers_before = [(await namespace.match([turn] + [0])).blocks for turn in range(150)]
     async with memory_store(folder.reopen(), **options()) as store:
         namespace = store.namespace("m")
         assert (await namespace.match(last)).blocks == len(last)
-        assert [(await namespace.match([turn] + [0])).blocks for turn in range(60)] == answers_before
+        assert [(await namespace.match([turn] + [0])).blocks for turn in range(150)] == answers_before
         await namespace.insert([7777] * 100, locations(100))
 
 
