@@ -172,10 +172,11 @@ class Compactor:
         self._log.check()
         slot = self._directory.base.files()[number]
         damaged = await self._empty(number, slot)
-        await self._retire(number)
         size = self._files.facts[number].bytes
-        # No checkpoint is of before and after: its head's slots are those that its images may name.
+        # No checkpoint is of before and after: its head's slots are those that its images may name, and one that names
+        # this file starts before the record that says that it is retired.
         async with self._deleting:
+            await self._retire(number)
             lost = await self._sweep(slot)
             self._directory.base.drop_slot(slot)
             self._doomed[number] = slot
