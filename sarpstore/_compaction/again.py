@@ -22,7 +22,7 @@ __all__ = ["Context", "written_again"]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What decides: as of the moment at which a record is written again."""
+    """What decides, beside what is remembered at the moment at which a record is written again."""
 
     removals: Removals | None
     """None: nothing is known, everything is needed."""

@@ -122,16 +122,17 @@ class Compactor:
         await self._survey()
         base, before, rows = self._directory.base, self._files.before(), []
         slots, end = base.files(), min(fmt.position_file(start), self._surveyed)
+        floor_without = self._ledger.floors(self._existing())
         for number in sorted(self._files.facts):
             if number < end and number in slots and number not in self._unreadable:
-                rows.append(self._row(number, slots[number], before.get(number)))
+                rows.append(self._row(number, slots[number], before.get(number), floor_without(number)))
                 if len(rows) % _ROWS_AT_ONCE == 0:
                     await asyncio.sleep(0)
         return rows
 
-    def _row(self, number: int, slot: int, before: int | None) -> FileRow:
+    def _row(self, number: int, slot: int, before: int | None, floor: int) -> FileRow:
         removal_bytes = self._ledger.removal_bytes(number)
-        if removal_bytes and self._ledger.floor(self._left_without(number)) >= fmt.position(number + 1, 0):
+        if min(floor, self._ledger.last_pass) >= fmt.position(number + 1, 0):
             removal_bytes = 0  # none of them is needed any more
         base = self._directory.base
         # With what its copies would cost beside themselves: compaction must not go on for ever over that.
@@ -148,10 +149,10 @@ class Compactor:
         known.update(await self._scheduler.run_background(read_file_facts, self._folder, new))
         self._surveyed = written
 
-    def _left_without(self, number: int) -> list[int]:
-        """The files that are left when this one is gone. A slot may stand for one that is not there."""
+    def _existing(self) -> list[int]:
+        """The files that are there. A slot may stand for one that is not."""
         known, files = self._files.facts, self._directory.base.files()
-        return [other for other in files if other != number and (other in known or other >= self._surveyed)]
+        return [number for number in files if number in known or number >= self._surveyed]
 
     # --- the work
 
@@ -191,11 +192,11 @@ class Compactor:
         work = ffi.new("sarp_compaction *")
         work.file_number, work.slot = number, slot
         work.others, work.other_limit = self._others, _OTHERS_AT_ONCE
-        end = self._files.ends()[number]
+        end, context = self._files.ends()[number], self._context(number)
         file = await self._scheduler.run_background(self._open_file, fmt.log_name(number))
         try:
             for offset in range(fmt.LOG_HEADER_BYTES, end, _SLICE_BYTES):
-                await self._empty_slice(work, file, offset, min(_SLICE_BYTES, end - offset))
+                await self._empty_slice(work, context, file, offset, min(_SLICE_BYTES, end - offset))
         except StorageError:
             if self._log.failure is None:
                 self._unreadable.add(number)
@@ -205,7 +206,7 @@ class Compactor:
             await self._scheduler.run_background(file.close)
         return int(work.damaged)
 
-    async def _empty_slice(self, work: Any, file: File, offset: int, length: int) -> None:
+    async def _empty_slice(self, work: Any, context: Context, file: File, offset: int, length: int) -> None:
         began = asyncio.get_running_loop().time()
         data = await self._scheduler.read(file, offset, length)
         kept = ffi.from_buffer("uint8_t[]", data)
@@ -213,12 +214,12 @@ class Compactor:
         work.unit = offset // fmt.UNIT
         end = (work.first_page + work.page_count) * fmt.PAGE_UNITS
         while work.unit < end:
-            await self._step(work, data, offset)
+            await self._step(work, context, data, offset)
         if self.bytes_per_second is not None:
             due = began + length / self.bytes_per_second
             await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
 
-    async def _step(self, work: Any, data: memoryview, offset: int) -> None:
+    async def _step(self, work: Any, context: Context, data: memoryview, offset: int) -> None:
         """One kernel call, and what it asks for."""
         self._log.check()
         commit, copies = self._gatherer.buffer, work.live
@@ -227,7 +228,7 @@ class Compactor:
             self._log.gathered()
             self._ledger.on_copy(commit.file_number)
         if work.other_count:
-            await self._write_again(work, data, offset)
+            await self._write_again(work, context, data, offset)
         if status == lib.SARP_NO_ROOM:
             await self._log.make_room()
         elif status == lib.SARP_FULL:
@@ -238,20 +239,23 @@ class Compactor:
             assert status == lib.SARP_OK, f"the kernel answered {status} to a compaction"
             await asyncio.sleep(0)
 
-    async def _write_again(self, work: Any, data: memoryview, offset: int) -> None:
+    async def _write_again(self, work: Any, context: Context, data: memoryview, offset: int) -> None:
         """Write those of the noted records again that are needed, which is decided anew after each wait."""
-        number, context = int(work.file_number), self._context(int(work.file_number))
         for i in range(work.other_count):
             kind, at = int(self._others[i].type), int(self._others[i].unit) * fmt.UNIT - offset
             record = data[at : at + int.from_bytes(data[at + 8 : at + 10], "little")]
             while (again := written_again(record, kind, context)) and not self._append(again, kind):
                 await self._log.make_room()
                 self._log.check()
-                context = self._context(number)
 
     def _context(self, number: int) -> Context:
-        left = self._left_without(number)
-        return Context(self._removals, self._ledger.floor(left), left, self._files.previous())
+        """What holds for the whole of a file's compaction: while it goes on, nothing comes to be needed less.
+
+        What a removal kills may be among the copies that are still to be made, as long as no mark pass has looked.
+        """
+        left = [other for other in self._existing() if other != number]
+        floor = min(self._ledger.floor(left), self._ledger.last_pass)
+        return Context(self._removals, floor, left, self._files.previous())
 
     def _append(self, record: bytes, kind: int) -> bool:
         commit = self._gatherer.buffer

@@ -57,6 +57,7 @@ class Background:
         self._checkpoint_ms = monotonic_ms()
         self.checkpoints = 0
         """Checkpoints published."""
+        self._log_counted = False
         self.lifetimes = Lifetimes(options.ttl_s)
         self.maintenance = None
         if self._checkpointer is not None:
@@ -111,6 +112,7 @@ class Background:
         state = self._state
         files = state.found.end.file_number
         state.log_bytes = await state.scheduler.run_background(_log_bytes, state.folder, files)
+        self._log_counted = True  # once: what is deleted later is taken off
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -163,8 +165,9 @@ class Background:
             except SarpError as error:
                 # The log has everything; the next open reads more of it.
                 _log.warning("no checkpoint at close: %s", error)
-        with contextlib.suppress(SarpError):
-            await self._count_log_bytes()
+        if not self._log_counted:
+            with contextlib.suppress(SarpError):
+                await self._count_log_bytes()
         await self._publish()
 
     async def _cancel(self) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from sarpstore import _format as fmt
 from sarpstore._compaction import AT_REST, SETTLING, UNDER_PRESSURE, Compactor, settled
-from sarpstore._errors import FailedError, SarpError
+from sarpstore._errors import ClosedError, FailedError, SarpError
 from sarpstore._eviction import Evictor
 from sarpstore._markpass import MarkPass
 
@@ -98,8 +98,11 @@ class Maintenance:
         self.evictor = Evictor(state.directory)
         self.mark_passes = 0
         """Mark passes that have ended."""
+        self._compacting: set[asyncio.Task[None]] = set()
+        self._closed = False
         if state.space is not None:
             state.space.wake = self._wanted.set
+            state.space.maintained = True
 
     # --- for callers
 
@@ -119,7 +122,27 @@ class Maintenance:
             await self._mark_pass()
 
     async def compact(self, progress: Progress | None = None) -> None:
-        """Compact until the log files hold little more than what is live."""
+        """Compact until the log files hold little more than what is live. ClosedError where a close cuts it short."""
+        work = asyncio.create_task(self._compact(progress), name="sarpstore compact")
+        self._compacting.add(work)
+        work.add_done_callback(self._compacting.discard)
+        try:
+            await work
+        except asyncio.CancelledError:
+            if self._closed and not self._cancelled():
+                raise self._closed_error() from None
+            raise
+
+    @staticmethod
+    def _cancelled() -> bool:
+        """Whether the present task was cancelled, and not just what it waits for."""
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError(f"{self._state.folder.path} is closed")
+
+    async def _compact(self, progress: Progress | None) -> None:
         async with self._one_at_a_time:
             if self._state.removals.unsettled:
                 await self._mark_pass()
@@ -156,28 +179,46 @@ class Maintenance:
     # --- the task
 
     async def run(self) -> None:
-        """Do what is due, for as long as the store lives."""
-        await self._state.loader.load_all()
-        if self._state.space is not None:
-            self._state.space.maintained = True
-        while True:
-            try:
-                async with self._one_at_a_time:
-                    did = await self._work_once()
-                self._failure = None
-            except FailedError as error:
-                self._failure = error
-                self._tell()
-                return  # nothing is written any more; whoever calls is told
-            except SarpError as error:
-                _log.warning("maintenance: %s", error)
-                self._failure = error
-                self._tell()
-                await asyncio.sleep(_RETRY_S)
-                continue
+        """Do what is due, for as long as the store lives. However it ends, whoever waits is told."""
+        try:
+            await self._state.loader.load_all()
+            while True:
+                if not await self._try_once():
+                    await self._wait()
+        except asyncio.CancelledError:
+            self._end(self._closed_error())
+            raise
+        except FailedError as error:
+            self._end(error)  # nothing is written any more, which is no news to anybody
+        except Exception as error:
+            self._end(error if isinstance(error, SarpError) else FailedError(self._state.folder.path, error))
+            raise
+
+    async def _try_once(self) -> bool:
+        """Do one piece of work, if any is due; whether there may be more. After an error it is tried again later."""
+        try:
+            async with self._one_at_a_time:
+                did = await self._work_once()
+            self._failure = None
+        except FailedError:
+            raise
+        except SarpError as error:
+            _log.warning("maintenance: %s", error)
+            self._failure = error
+            did = False
+            if self._state.space is not None:
+                self._state.space.round_ended(freed=False)
             self._tell()
-            if not did:
-                await self._wait()
+            await asyncio.sleep(_RETRY_S)
+        self._tell()
+        return did
+
+    def _end(self, error: SarpError) -> None:
+        """No room will be made any more."""
+        self._failure = error
+        if self._state.space is not None:
+            self._state.space.end(error)
+        self._tell()
 
     @property
     def _pass_at(self) -> int:
@@ -188,8 +229,10 @@ class Maintenance:
 
     async def finish(self) -> None:
         """End what must not stand half done in the store's last checkpoint. The task has been cancelled."""
-        if self._state.space is not None:
-            self._state.space.maintained = False
+        self._closed = True
+        self._end(self._closed_error())
+        for work in self._compacting:
+            work.cancel()
         async with self._one_at_a_time:
             await self.evictor.finish()
 

@@ -46,10 +46,11 @@ class Remover:
         """Remove these blocks and all that follows them; how many: of a counted one only the last removal does."""
         name_space = sequenced.key.name_space
         removed = 0
-        for first in range(0, len(sequenced.ids), _STEP_IDS):
+        step = min(_STEP_IDS, self._state.removals.markers_max)
+        for first in range(0, len(sequenced.ids), step):
             if not self._is_known(name_space, holder):
                 break
-            ids = np.ascontiguousarray(sequenced.ids[first : first + _STEP_IDS])
+            ids = np.ascontiguousarray(sequenced.ids[first : first + step])
             removed += await self._at_once(2, len(ids), partial(self._lower, ids, name_space, holder))
         return removed
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sarpstore import _format as fmt
-from sarpstore._errors import LimitError
+from sarpstore._errors import LimitError, SarpError
 from sarpstore._files import rounded
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ class Space:
         self._log_file_bytes = log_file_bytes
         self._before_checkpoint: int | None = None
         self._fruitless = 0
+        self._ended: SarpError | None = None
         self._told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.bytes_max = bytes_max
         self.maintained = False
@@ -188,6 +189,8 @@ class Space:
         seen = self._fruitless
         while not self.admits(blocks):
             self._log.check()
+            if self._ended is not None:
+                raise self._ended
             if not self.maintained or self._fruitless - seen >= _FRUITLESS_ROUNDS:
                 raise self._full()
             self.wanted.set()
@@ -204,6 +207,12 @@ class Space:
         )
 
     # --- for maintenance
+
+    def end(self, error: SarpError) -> None:
+        """Nobody makes room any more: who waits is told why."""
+        self.maintained = False
+        self._ended = error
+        self.round_ended(freed=False)
 
     def round_ended(self, *, freed: bool) -> None:
         """A round of eviction and compaction has ended; whether it freed, or evicted, anything."""

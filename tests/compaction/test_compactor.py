@@ -281,6 +281,27 @@ async def test_after_a_mark_pass_removals_are_dropped():
     assert await reopened(folder.reopen(), asked) == before
 
 
+async def test_a_removal_that_kills_what_is_still_to_be_copied_is_written_again():
+    """It stands before a copy that only it kills, through an earlier window, in a store without any mark pass."""
+    folder, path = MemoryFolder(), list(range(128))
+    async with memory_store(folder.reopen(), **options()) as store:
+        compactor, namespace, writer = compactor_of(store), store.namespace("m"), store._core.state.writer
+        await namespace.insert(path, locations(128))
+        await writer.end_file()
+        await namespace.truncate(path, blocks=10)
+        for _ in range(3):
+            await writer.end_file()
+            await store.checkpoint()
+            oldest = (await compactor.rows(start_of(store)))[0]
+            await compactor.compact_file(oldest.number)
+            await namespace.insert([7000 + oldest.number], locations(1))
+        await namespace.insert(path[:64], locations(64, 500))
+        assert (await namespace.match(path)).blocks == 64
+    remove_checkpoints(folder)
+    async with memory_store(folder, **options()) as store:
+        assert (await store.namespace("m").match(path)).blocks == 64
+
+
 async def test_slots_of_deleted_files_are_given_again(monkeypatch):
     """Many files' worth of data goes through a store that may have fourteen."""
     monkeypatch.setattr(fmt, "SLOT_MAX", 13)

@@ -8,7 +8,7 @@ from store_helpers import addresses, flip, locations, memory_store, names_of, re
 
 import sarpstore
 from sarpstore import _format as fmt
-from sarpstore._engine import lifetimes
+from sarpstore._engine import lifetimes, maintenance
 from sarpstore._files import MemoryFolder
 
 ROUTINGS_TOO = True
@@ -345,3 +345,51 @@ async def test_more_removals_than_are_remembered_at_once():
         assert store.stats().markers <= 64
         for n, count in expected.items():
             assert await blocks(namespace, [n, *range(100)]) == count
+
+
+async def test_a_removal_that_waits_for_room_is_told_of_a_close(monkeypatch):
+    async def never(_):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(maintenance.MarkPass, "run", never)
+    store = await memory_store(markers_max=64)
+    namespace = await filled(store)
+    ids = namespace.block_ids(A)
+    waiting = asyncio.create_task(namespace.remove_ids(ids))
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    async with asyncio.timeout(10):
+        await store.close()
+        with pytest.raises(sarpstore.ClosedError):
+            await waiting
+
+
+async def test_a_close_cuts_a_compaction_short(monkeypatch):
+    async def never(_):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(maintenance.MarkPass, "run", never)
+    store = await memory_store()
+    namespace = await filled(store)
+    await namespace.truncate(A, blocks=10)
+    compaction = asyncio.create_task(store.compact())
+    await asyncio.sleep(0.05)
+    async with asyncio.timeout(10):
+        await store.close()
+        with pytest.raises(sarpstore.ClosedError):
+            await compaction
+
+
+async def test_a_cancelled_compaction_is_cancelled(monkeypatch):
+    async def never(_):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(maintenance.MarkPass, "run", never)
+    async with memory_store() as store:
+        namespace = await filled(store)
+        await namespace.truncate(A, blocks=10)
+        compaction = asyncio.create_task(store.compact())
+        await asyncio.sleep(0.05)
+        compaction.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await compaction

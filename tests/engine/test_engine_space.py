@@ -142,10 +142,11 @@ def bounded(folder, **options):
 
 def hooked(store):
     """The store's space, with nobody there who makes room."""
+    space = store._core.state.space
+    space.end = lambda _: None
     for task in store._background._tasks:
         if task.get_name() == "sarpstore maintenance":
             task.cancel()
-    space = store._core.state.space
     space.maintained = False
     return space
 
