@@ -10,10 +10,11 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from sarpstore._files.interface import File, Folder, size_of
+from sarpstore._files.forwarding import ForwardingFile, ForwardingFolder
+from sarpstore._files.interface import size_of
 
 if TYPE_CHECKING:
-    from sarpstore._files.interface import ReadableBuffer, WritableBuffer
+    from sarpstore._files.interface import File, Folder, ReadableBuffer
 
 __all__ = ["CountedFolder", "rounded"]
 
@@ -42,11 +43,11 @@ class _Counted:
         self.bytes = 0
 
 
-class CountedFolder:
+class CountedFolder(ForwardingFolder):
     """`folder`, and the bytes of its files. `survey` comes first; any thread may call."""
 
     def __init__(self, folder: Folder) -> None:
-        self._folder = folder
+        super().__init__(folder)
         self._lock = threading.Lock()
         self._counted: dict[str, _Counted] = {}
         self._kinds: Counter[str] = Counter()
@@ -58,8 +59,8 @@ class CountedFolder:
 
     def survey(self) -> None:
         """Count what is there."""
-        for name in self._folder.names():
-            self._resize(self._entry(name), size_of(self._folder, name))
+        for name in self.inner.names():
+            self._resize(self._entry(name), size_of(self.inner, name))
 
     def bytes_of(self, suffix: str) -> int:
         """Bytes of the files whose names end with a suffix, those that have yet to get their name included."""
@@ -92,28 +93,15 @@ class CountedFolder:
 
     # --- a folder
 
-    @property
-    def path(self) -> str:
-        return self._folder.path
-
-    def names(self) -> list[str]:
-        return self._folder.names()
-
     def create(self, name: str) -> File:
-        return _CountedFile(self, self._entry(name), self._folder.create(name))
+        return _CountedFile(self, self._entry(name), self.inner.create(name))
 
     def open(self, name: str, *, writable: bool = False) -> File:
-        file = self._folder.open(name, writable=writable)
+        file = self.inner.open(name, writable=writable)
         return _CountedFile(self, self._entry(name), file) if writable else file
 
-    def open_direct(self, name: str) -> File:
-        return self._folder.open_direct(name)
-
-    def takes_direct(self) -> bool:
-        return self._folder.takes_direct()
-
     def rename(self, old: str, new: str) -> None:
-        self._folder.rename(old, new)
+        self.inner.rename(old, new)
         with self._lock:
             if old == new or old not in self._counted:
                 return
@@ -125,70 +113,25 @@ class CountedFolder:
             self._set(entry, size)
 
     def remove(self, name: str) -> None:
-        self._folder.remove(name)
+        self.inner.remove(name)
         with self._lock:
             self._forget(name)
 
-    def sync(self) -> None:
-        self._folder.sync()
 
-    def lock(self) -> None:
-        self._folder.lock()
-
-    def unlock(self) -> None:
-        self._folder.unlock()
-
-    def close(self) -> None:
-        self._folder.close()
-
-
-class _CountedFile:
+class _CountedFile(ForwardingFile):
     """A file that may be written; see the interface for the contract."""
 
-    __slots__ = ("_entry", "_file", "_folder")
+    __slots__ = ("_entry", "_folder")
 
     def __init__(self, folder: CountedFolder, entry: _Counted, file: File) -> None:
         self._folder = folder
+        super().__init__(file)
         self._entry = entry
-        self._file = file
-
-    @property
-    def name(self) -> str:
-        return self._file.name
-
-    @property
-    def path(self) -> str:
-        return self._file.path
-
-    @property
-    def direct(self) -> bool:
-        return self._file.direct
-
-    def size(self) -> int:
-        return self._file.size()
-
-    def read_into(self, offset: int, *buffers: WritableBuffer) -> int:
-        return self._file.read_into(offset, *buffers)
 
     def write(self, offset: int, data: ReadableBuffer) -> None:
         self._folder._grow(self._entry, offset + len(data))  # noqa: SLF001 - the two are one
-        self._file.write(offset, data)
-
-    def sync(self) -> None:
-        self._file.sync()
+        self.inner.write(offset, data)
 
     def truncate(self, size: int) -> None:
-        self._file.truncate(size)
+        self.inner.truncate(size)
         self._folder._resize(self._entry, size)  # noqa: SLF001
-
-    def close(self) -> None:
-        self._file.close()
-
-    def fileno(self) -> int | None:
-        return self._file.fileno()
-
-    def hold(self) -> int | None:
-        return self._file.hold()
-
-    def release(self) -> None:
-        self._file.release()

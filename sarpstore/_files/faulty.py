@@ -9,6 +9,7 @@ from errno import EIO
 from typing import TYPE_CHECKING, Literal
 
 from sarpstore._errors import StorageError
+from sarpstore._files.forwarding import ForwardingFile, ForwardingFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -82,80 +83,59 @@ class _Plan:
             raise StorageError.of(operation, path, fault.errno)
 
 
-class FaultyFile:
+class FaultyFile(ForwardingFile):
     """A `File` of a `FaultyFolder`."""
 
-    __slots__ = ("_file", "_path", "_plan")
+    __slots__ = ("_path", "_plan")
 
     def __init__(self, file: File, path: str, plan: _Plan) -> None:
-        self._file = file
+        super().__init__(file)
         self._path = path
         self._plan = plan
-
-    @property
-    def name(self) -> str:
-        return self._file.name
 
     @property
     def path(self) -> str:
         return self._path
 
-    @property
-    def direct(self) -> bool:
-        return self._file.direct
-
-    def size(self) -> int:
-        return self._file.size()
-
     def read_into(self, offset: int, *buffers: WritableBuffer) -> int:
         self._check("read")
-        return self._file.read_into(offset, *buffers)
+        return self.inner.read_into(offset, *buffers)
 
     def write(self, offset: int, data: ReadableBuffer) -> None:
         fault = self._plan.due("write", self.name)
         if fault is None:
-            self._file.write(offset, data)
+            self.inner.write(offset, data)
             return
         if fault.partial_bytes is not None:
-            self._file.write(offset, memoryview(data).cast("B")[: fault.partial_bytes])
+            self.inner.write(offset, memoryview(data).cast("B")[: fault.partial_bytes])
         raise StorageError.of("write", self._path, fault.errno)
 
     def sync(self) -> None:
         self._check("sync")
-        self._file.sync()
+        self.inner.sync()
 
     def truncate(self, size: int) -> None:
         self._check("truncate")
-        self._file.truncate(size)
-
-    def close(self) -> None:
-        self._file.close()
+        self.inner.truncate(size)
 
     def fileno(self) -> int | None:
-        self._file.fileno()
+        self.inner.fileno()
         return None  # a backend that reads by descriptor would go around the plan
 
     def hold(self) -> int | None:
-        self._file.hold()
+        self.inner.hold()
         return None
-
-    def release(self) -> None:
-        self._file.release()
 
     def _check(self, operation: Operation) -> None:
         self._plan.check(operation, self._path, self.name)
 
 
-class FaultyFolder:
+class FaultyFolder(ForwardingFolder):
     """Any `Folder`, whose calls and whose files' calls fail as planned; the others pass through."""
 
     def __init__(self, inner: Folder, plan: Iterable[Fault] = ()) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._plan = _Plan(plan)
-
-    @property
-    def path(self) -> str:
-        return self.inner.path
 
     @property
     def calls(self) -> Counter[Operation]:
@@ -175,9 +155,6 @@ class FaultyFolder:
         """Drop all faults."""
         self._plan.clear()
 
-    def names(self) -> list[str]:
-        return self.inner.names()
-
     def create(self, name: str) -> FaultyFile:
         self._check("create", name)
         return self._wrap(self.inner.create(name))
@@ -190,9 +167,6 @@ class FaultyFolder:
         self._check("open", name)
         return self._wrap(self.inner.open_direct(name))
 
-    def takes_direct(self) -> bool:
-        return self.inner.takes_direct()
-
     def rename(self, old: str, new: str) -> None:
         self._check("rename", old, new)
         self.inner.rename(old, new)
@@ -204,15 +178,6 @@ class FaultyFolder:
     def sync(self) -> None:
         self._plan.check("sync_folder", self.path, "")
         self.inner.sync()
-
-    def lock(self) -> None:
-        self.inner.lock()
-
-    def unlock(self) -> None:
-        self.inner.unlock()
-
-    def close(self) -> None:
-        self.inner.close()
 
     def _check(self, operation: Operation, *names: str) -> None:
         self._plan.check(operation, f"{self.path}/{names[0]}", *names)
