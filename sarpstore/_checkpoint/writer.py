@@ -21,6 +21,7 @@ from sarpstore._checkpoint.loader import places_by_range
 from sarpstore._directory import DIRTY, LOADED, Cursor, Directory
 from sarpstore._errors import CorruptionError, LimitError, SarpError, StorageError
 from sarpstore._files import read_whole, size_of
+from sarpstore._io import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -201,7 +202,7 @@ class Checkpointer:
         What splits meanwhile splits behind the cursor or ahead of it, never over it: the range of an imaged partition
         is done, and the halves of one that is still ahead are imaged each.
         """
-        rows = bytearray()
+        rows, turns = bytearray(), Turns()
         share = await self._scheduler.run_background(self._may_share)
         if self._bound is not None:
             share = share and self._bound.may_share_images
@@ -225,7 +226,7 @@ class Checkpointer:
                 if images is not None and len(images.gathered) >= _WRITE_BYTES:
                     await self._flush(images)
                 elif len(rows) // row.itemsize % _YIELD_ROWS == 0:
-                    await asyncio.sleep(0)
+                    await turns.give()
             if images is not None:
                 await self._flush(images)
                 await self._scheduler.run_background(images.file.sync)

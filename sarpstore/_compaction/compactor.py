@@ -21,6 +21,7 @@ from sarpstore._compaction.again import Context, written_again
 from sarpstore._compaction.policy import FileRow, choose
 from sarpstore._compaction.survey import LogFiles, read_file_facts
 from sarpstore._errors import CorruptionError, StorageError
+from sarpstore._io import Turns
 from sarpstore._kernel import ffi, lib
 from sarpstore._log.commits import retire_record
 
@@ -105,6 +106,7 @@ class Compactor:
         """Slots of files, by number, that have been given up and are still to be removed."""
         self._others = ffi.new("sarp_other_record[]", _OTHERS_AT_ONCE)
         self._lock = asyncio.Lock()
+        self._turns = Turns()
         self.files_deleted = 0
         self.bytes_deleted = 0
         """Bytes of the files deleted."""
@@ -237,7 +239,7 @@ class Compactor:
             await self._loader.load([int(work.partition)])
         else:
             assert status == lib.SARP_OK, f"the kernel answered {status} to a compaction"
-            await asyncio.sleep(0)
+            await self._turns.give()
 
     async def _write_again(self, work: Any, context: Context, data: memoryview, offset: int) -> None:
         """Write those of the noted records again that are needed, which is decided anew after each wait."""
@@ -285,7 +287,7 @@ class Compactor:
         while self._directory.base.slot_entries[slot] and partition < len(self._directory.partitions):
             lost += self._directory.forget(partition, _SWEPT_AT_ONCE, slot)
             partition += _SWEPT_AT_ONCE
-            await asyncio.sleep(0)
+            await self._turns.give()
         return lost
 
     async def _sweep_stale(self) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final
 
 from sarpstore._directory import Evicted, Recency, Threshold
 from sarpstore._eviction.policy import boundary_file, boundary_level, ticks_due
+from sarpstore._io import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +31,7 @@ class Evictor:
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
         self._ticked = 0
+        self._turns = Turns()
         self._unfinished: tuple[Cursor, Threshold, Evicted] | None = None
         self.records = self.blocks = self.bytes = 0
         """What was evicted since the open."""
@@ -63,7 +64,7 @@ class Evictor:
         while (cursor := self._directory.evict(begin, _AT_ONCE, threshold, evicted)) is not None:
             begin = cursor
             self._unfinished = begin, threshold, evicted
-            await asyncio.sleep(0)
+            await self._turns.give()
         self._unfinished = None
         self.records += evicted.records
         self.blocks += evicted.blocks
@@ -79,4 +80,4 @@ class Evictor:
         begin: Cursor | None = self._directory.begin_of(self._directory.first())
         while begin is not None:
             begin = some(begin)
-            await asyncio.sleep(0)
+            await self._turns.give()

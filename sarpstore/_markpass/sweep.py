@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from sarpstore._io import Turns
 from sarpstore._kernel import ffi, pointer, reserve
 
 if TYPE_CHECKING:
@@ -73,12 +73,13 @@ async def sweep(directory: Directory, plan: Plan, position: int) -> Swept:
 
 async def _all_partitions(directory: Directory, step: Callable[[int], bool]) -> None:
     """In order. What splits meanwhile splits behind the cursor or ahead of it: see Checkpointer."""
+    turns = Turns()
     begin: Cursor | None = directory.begin_of(directory.first())
     while begin is not None:
         number = directory.at(begin)
         if step(number):
             begin = directory.end_of(number)
-        await asyncio.sleep(0)
+        await turns.give()
 
 
 def _array(values: npt.NDArray[np.uint64]) -> tuple[Any, int]:
