@@ -133,19 +133,16 @@ class Marked:
             return function(*arguments)
 
         with monkeypatch.context() as patched:
-            for module in (rows, run, sweep):
-                patched.setattr(module, "asyncio", SimpleNamespace(sleep=sleep, to_thread=to_thread))
+            patched.setattr(run, "asyncio", SimpleNamespace(sleep=sleep, to_thread=to_thread))
+            for module in (rows, sweep):
+                patched.setattr(module, "Turns", lambda: SimpleNamespace(give=call))
             return await self.mark_pass(SimpleNamespace(sync=sync)).run()
 
     async def checkpoint_between(self, monkeypatch, call: Callable[[], Awaitable[None]]) -> None:
         """A checkpoint; between two partitions `call` runs."""
-
-        async def sleep(_: float) -> None:
-            await call()
-
         with monkeypatch.context() as patched:
             patched.setattr(writer, "_YIELD_ROWS", 1)
-            patched.setattr(writer, "asyncio", SimpleNamespace(sleep=sleep))
+            patched.setattr(writer, "Turns", lambda: SimpleNamespace(give=call))
             await self.store.checkpoint()
 
     def check_postings(self) -> None:
