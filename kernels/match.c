@@ -211,12 +211,16 @@ static uint32_t locate(matching *m, uint32_t from, uint32_t to) {
     return to;
 }
 
-static uint32_t locate_from(const matching *m, uint32_t to) { return to > m->at_once ? to - m->at_once : 0; }
+/* Where the windows before `to` begin that a call may still go through, having gone through `gone`. */
+static uint32_t locate_from(const matching *m, uint32_t to, uint32_t gone) {
+    const uint32_t left = m->at_once > gone ? m->at_once - gone : 0;
+    return to > left ? to - left : 0;
+}
 
 /* Goes on with the locations of a query whose length is decided. */
 static void locate_on(matching *m) {
     sarp_query *q = m->query;
-    const uint32_t to = q->located - 1, from = locate_from(m, to);
+    const uint32_t to = q->located - 1, from = locate_from(m, to, 0);
     see_path(m, to);
     const uint32_t lost = locate(m, from, to);
     if (m->r.missing) return;
@@ -256,7 +260,7 @@ static void match_one(matching *m) {
         if (best.length && !stands(m, best.record)) best.length = 0;
         if (best.length && q->locations) take_locations(m, base, &best);
         if ((best.length || m->r.missing) && q->locations) {
-            from = locate_from(m, window);
+            from = locate_from(m, window, 1); /* the one that decided the length */
             const uint32_t lost = locate(m, from, window);
             if (!m->r.missing && lost < window) {
                 /* Damage below: only what lies before it can be given with its locations. */
