@@ -109,12 +109,12 @@ void sarp_marks_forget(sarp_marks *marks, uint32_t count) {
     sarp_marks_index(marks);
 }
 
-size_t sarp_marks_retire(sarp_marks *marks, uint64_t value, int32_t of_holder, uint32_t holder) {
+size_t sarp_marks_clear(sarp_marks *marks, uint32_t holder) {
     const uint32_t before = marks->count;
     uint32_t kept = 0;
     for (uint32_t i = 0; i < before; i++) {
         const sarp_mark mark = marks->marks[i];
-        if (of_holder ? mark.holder == holder : mark.value <= value) continue;
+        if (mark.holder == holder) continue;
         marks->marks[kept++] = mark;
     }
     if (kept == before) return 0;
@@ -172,9 +172,18 @@ size_t sarp_removals_merge(sarp_removals *removals, const sarp_mark *marks, size
     return count;
 }
 
-size_t sarp_removals_retire(sarp_removals *removals, uint64_t position) {
-    const size_t retired = sarp_marks_retire(&removals->markers, position, 0, 0);
-    if (retired) sarp_removals_recount(removals);
+size_t sarp_removals_retire(sarp_removals *removals, uint64_t position, uint32_t *next, uint32_t count) {
+    sarp_marks *markers = &removals->markers;
+    size_t retired = 0;
+    if (*next > markers->count) *next = markers->count;
+    for (; count && *next; count--) {
+        /* The last one takes the place of one that goes: it is newer than the pass, or was looked at. */
+        const sarp_mark *mark = markers->marks + --*next;
+        if (mark->value > position) continue;
+        find_scope(removals, SARP_SCOPE_HOLDER, mark->holder)->markers--;
+        drop_mark(markers, slot_of_mark(markers, mark));
+        retired++;
+    }
     return retired;
 }
 

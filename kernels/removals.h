@@ -61,8 +61,8 @@ int32_t sarp_marks_index(sarp_marks *marks);
 /* Takes out the `count` marks that have mostly been there longest. */
 void sarp_marks_forget(sarp_marks *marks, uint32_t count);
 
-/* Takes out all marks with a value of at most `value`, or all of one holder if `of_holder`. Returns how many. */
-size_t sarp_marks_retire(sarp_marks *marks, uint64_t value, int32_t of_holder, uint32_t holder);
+/* Takes out all marks of one holder. Returns how many. */
+size_t sarp_marks_clear(sarp_marks *marks, uint32_t holder);
 
 /* The scope of a holder or namespace, made if `make`; NULL where there is none, or no room. */
 sarp_scope *sarp_scope_of(sarp_removals *removals, uint32_t kind, uint64_t key, int32_t make);
@@ -93,8 +93,9 @@ uint32_t sarp_record_at(const uint8_t *uuid, uint32_t features, uint64_t positio
 /* Adds markers that another table has, as far as there is room; of two for one block the later holds. Returns how many were taken. */
 size_t sarp_removals_merge(sarp_removals *removals, const sarp_mark *marks, size_t count);
 
-/* Retires the markers up to a position. Returns how many. */
-size_t sarp_removals_retire(sarp_removals *removals, uint64_t position);
+/* Looks at `count` markers from number `*next` downwards, and retires those up to a position; `*next` is then where to go
+   on, 0 at the end. Markers may be added between two calls. Returns how many it retired. */
+size_t sarp_removals_retire(sarp_removals *removals, uint64_t position, uint32_t *next, uint32_t count);
 
 /* Whether anything of a holder and namespace may be dead by a marker, epoch or expiry. */
 int32_t sarp_removals_concern(const sarp_removals *removals, uint32_t holder, uint64_t name_space);

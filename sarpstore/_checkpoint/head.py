@@ -51,7 +51,7 @@ class CheckpointHead:
     counts: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, fmt.COUNT_DTYPE))
     moments: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, fmt.MOMENT_DTYPE))
     passed: int = 0
-    """Where the last mark pass began: markers up to there are not written."""
+    """Where the last mark pass began, that ended before this checkpoint: no marker up to there is left."""
 
     @property
     def entries(self) -> int:
@@ -61,28 +61,31 @@ class CheckpointHead:
     def blocks(self) -> int:
         return int(self.partitions["blocks"].sum(dtype=np.uint64))
 
-    def encode(self) -> bytes:
+    def encode(self) -> memoryview:
         slots = np.zeros(len(self.slots), fmt.SLOT_DTYPE)
         slots["slot"] = list(self.slots)
         slots["file_number"] = list(self.slots.values())
-        markers = self.markers[self.markers["position"] > self.passed]
-        removed = (markers, self.epochs, self.counts, self.moments)
-        body = b"".join(
-            [slots.tobytes(), self.partitions.tobytes()]
-            + list(map(_encode_namespace, self.namespaces))
-            + [rows.tobytes() for rows in removed]
-        )
-        length = fmt.CHECKPOINT_HEAD.size + len(body)
+        removed = (self.markers, self.epochs, self.counts, self.moments)
+        namespaces = b"".join(map(_encode_namespace, self.namespaces))
+        parts = [slots, self.partitions, np.frombuffer(namespaces, np.uint8), *removed]
+        length = fmt.CHECKPOINT_HEAD.size + sum(part.nbytes for part in parts)
+        data = np.empty(length, np.uint8)
         head = fmt.CHECKPOINT_HEAD.pack(
             *(fmt.MAGIC_CHECKPOINT, 0, fmt.MAJOR, fmt.MINOR, 0, 0, fmt.INCOMPATIBLE_REMOVALS),
             *(self.uuid, self.number, length),
             *(self.start, self.synced, self.commit, self.sequence, self.entries, self.blocks),
-            *(len(self.partitions), len(slots), len(self.namespaces), len(markers), len(self.epochs)),
+            *(len(self.partitions), len(slots), len(self.namespaces), len(self.markers), len(self.epochs)),
             *(self.routing, len(self.counts), len(self.moments)),
         )
-        data = bytearray(head + body)
-        data[fmt.CRC_AT : fmt.CRC_FROM] = crc32c(data[fmt.CRC_FROM :]).to_bytes(4, "little")
-        return bytes(data)
+        at = fmt.CHECKPOINT_HEAD.size
+        data[:at] = np.frombuffer(head, np.uint8)
+        for part in parts:
+            # Such copies leave the interpreter to the event loop; joining bytes objects would not.
+            data[at : at + part.nbytes] = np.ascontiguousarray(part).view(np.uint8).reshape(-1)
+            at += part.nbytes
+        crc = crc32c(data.data[fmt.CRC_FROM :])
+        data[fmt.CRC_AT : fmt.CRC_FROM] = np.frombuffer(crc.to_bytes(4, "little"), np.uint8)
+        return data.data
 
     @classmethod
     def decode(cls, data: bytes, name: str, number: int) -> CheckpointHead:

@@ -21,10 +21,10 @@ from sarpstore._checkpoint.loader import places_by_range
 from sarpstore._directory import DIRTY, LOADED, Cursor, Directory
 from sarpstore._errors import CorruptionError, LimitError, SarpError, StorageError
 from sarpstore._files import read_whole, size_of
-from sarpstore._io import Turns
+from sarpstore._io import give_way
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from sarpstore._checkpoint.loader import PartitionLoader
     from sarpstore._files import File, Folder
@@ -117,8 +117,8 @@ class Checkpointer:
         log: LogWriter,
         *,
         number: int,
-        describe: Callable[[CheckpointHead], None],
-        published: Callable[[CheckpointHead], None],
+        describe: Callable[[CheckpointHead], Awaitable[None]],
+        published: Callable[[CheckpointHead], Awaitable[None]],
         bound: DiskBound | None = None,
     ) -> None:
         self._folder = folder
@@ -137,6 +137,8 @@ class Checkpointer:
         self.position = 0
         """Start of the last checkpoint that this object published."""
         self.bytes_written = 0
+        self._kept: dict[int, frozenset[int]] = {}
+        """Numbers of the heads that are there and valid, as far as that is known, with those of their .images files."""
 
     async def write(self) -> None:
         """Write and publish a checkpoint. After an error the previous one stands, and all is imaged next time."""
@@ -157,7 +159,7 @@ class Checkpointer:
     async def _make_room(self, bound: DiskBound) -> None:
         """Drop the older checkpoint where the new one does not fit in beside it. The newest is never dropped."""
         if not bound.fits_checkpoint:
-            await self._scheduler.run_background(_remove_old, self._folder, self.number, 1)
+            await self._remove_old(self.number, 1)
         if not bound.fits_checkpoint:
             raise LimitError(f"{self._folder.path}: bytes_max leaves no room for a checkpoint")
 
@@ -168,9 +170,9 @@ class Checkpointer:
         head = CheckpointHead(
             self._uuid, number, start, 0, commit, sequence, fmt.ROUTINGS.index(self._directory.routing)
         )
-        # Namespaces and removals as of the start, like all of the head: the tail brings later ones, if it survives.
-        self._describe(head)
         try:
+            # All namespaces and removals that there are at the start; the tail brings later ones, if it survives.
+            await self._describe(head)
             await self._write_images(head)
             await self._log.sync()
             head.synced = max(start, self._log.synced_position)
@@ -185,11 +187,17 @@ class Checkpointer:
         self.bytes_written += length
         self.position = start
         self._loader.places = places_by_range(self._directory, head.partitions)
-        self._published(head)
+        await self._published(head)
         try:
-            await self._scheduler.run_background(_remove_old, self._folder, number)
+            self._kept[number] = _images_of(head)
+            await self._remove_old(number, _KEPT)
         except StorageError as error:
             _log.warning("older checkpoints were not removed: %s", error)
+
+    async def _remove_old(self, newest: int, keep: int) -> None:
+        """Keep so many of the newest valid heads, and the .images files that they name."""
+        known = dict(self._kept)
+        self._kept = await self._scheduler.run_background(_remove_old, self._folder, newest, known, keep)
 
     def _slots(self) -> dict[int, int]:
         """The slots of the files that exist. Records may be gathering, or on their way, for one that does not yet."""
@@ -202,7 +210,7 @@ class Checkpointer:
         What splits meanwhile splits behind the cursor or ahead of it, never over it: the range of an imaged partition
         is done, and the halves of one that is still ahead are imaged each.
         """
-        rows, turns = bytearray(), Turns()
+        rows = bytearray()
         share = await self._scheduler.run_background(self._may_share)
         if self._bound is not None:
             share = share and self._bound.may_share_images
@@ -226,7 +234,7 @@ class Checkpointer:
                 if images is not None and len(images.gathered) >= _WRITE_BYTES:
                     await self._flush(images)
                 elif len(rows) // row.itemsize % _YIELD_ROWS == 0:
-                    await turns.give()
+                    await give_way()
             if images is not None:
                 await self._flush(images)
                 await self._scheduler.run_background(images.file.sync)
@@ -287,21 +295,32 @@ def _publish(folder: Folder, name: str, head: CheckpointHead) -> int:
     return len(data)
 
 
-def _remove_old(folder: Folder, newest: int, keep: int = _KEPT) -> None:
-    """Keep the newest valid heads and the .images files that they name."""
+def _remove_old(
+    folder: Folder, newest: int, known: Mapping[int, frozenset[int]], keep: int
+) -> dict[int, frozenset[int]]:
+    """Remove all but `keep` valid heads, and the .images files up to `newest` that none of these names; what is kept.
+
+    Heads that are `known` are not read again: they may have megabytes of markers.
+    """
     names = folder.names()
-    kept: list[int] = []
-    needed: set[int] = set()
+    kept: dict[int, frozenset[int]] = {}
     for number in reversed(fmt.numbered(names, fmt.CHECKPOINT_SUFFIX)):
-        head = _try_read_head(folder, number) if len(kept) < keep else None
-        if head is None:
+        images = known.get(number)
+        if images is None and len(kept) < keep and (head := _try_read_head(folder, number)) is not None:
+            images = _images_of(head)
+        if images is None or len(kept) == keep:
             folder.remove(fmt.checkpoint_name(number))
-            continue
-        kept.append(number)
-        needed.update(head.partitions["images_number"].tolist())
+        else:
+            kept[number] = images
+    needed = frozenset[int]().union(*kept.values())
     for number in fmt.numbered(names, fmt.IMAGES_SUFFIX):
         if number not in needed and number <= newest:
             folder.remove(fmt.images_name(number))
+    return kept
+
+
+def _images_of(head: CheckpointHead) -> frozenset[int]:
+    return frozenset(np.unique(head.partitions["images_number"]).tolist())
 
 
 def named_slots(folder: Folder) -> set[int]:

@@ -21,7 +21,7 @@ from sarpstore._compaction.again import Context, written_again
 from sarpstore._compaction.policy import FileRow, choose
 from sarpstore._compaction.survey import LogFiles, read_file_facts
 from sarpstore._errors import CorruptionError, StorageError
-from sarpstore._io import Turns
+from sarpstore._io import give_way
 from sarpstore._kernel import ffi, lib
 from sarpstore._log.commits import retire_record
 
@@ -106,7 +106,6 @@ class Compactor:
         """Slots of files, by number, that have been given up and are still to be removed."""
         self._others = ffi.new("sarp_other_record[]", _OTHERS_AT_ONCE)
         self._lock = asyncio.Lock()
-        self._turns = Turns()
         self.files_deleted = 0
         self.bytes_deleted = 0
         """Bytes of the files deleted."""
@@ -239,7 +238,7 @@ class Compactor:
             await self._loader.load([int(work.partition)])
         else:
             assert status == lib.SARP_OK, f"the kernel answered {status} to a compaction"
-            await self._turns.give()
+            await give_way()
 
     async def _write_again(self, work: Any, context: Context, data: memoryview, offset: int) -> None:
         """Write those of the noted records again that are needed, which is decided anew after each wait."""
@@ -287,7 +286,7 @@ class Compactor:
         while self._directory.base.slot_entries[slot] and partition < len(self._directory.partitions):
             lost += self._directory.forget(partition, _SWEPT_AT_ONCE, slot)
             partition += _SWEPT_AT_ONCE
-            await self._turns.give()
+            await give_way()
         return lost
 
     async def _sweep_stale(self) -> None:

@@ -22,7 +22,7 @@ from sarpstore._engine.moments import MOMENTS_MAX, Moments
 from sarpstore._engine.space import Space
 from sarpstore._errors import CorruptionError, NotAStoreError, OptionError, ReadOnlyError, StorageError
 from sarpstore._files import CountedFolder
-from sarpstore._io import Scheduler, choose_backend, together
+from sarpstore._io import Scheduler, choose_backend, give_way, together
 from sarpstore._kernel import CHANGE_DTYPE
 from sarpstore._log.commits import COMMIT_PAGES_MAX
 from sarpstore._log.gather import Gatherer, LogEnd
@@ -118,18 +118,28 @@ class State:
         """Memory of commit buffers that have been touched, at most."""
         return _BUFFERS * COMMIT_PAGES_MAX * fmt.PAGE if self.gathering else 0
 
-    def describe(self, head: CheckpointHead) -> None:
-        """Note in a checkpoint's head what is known now beside the directory."""
+    async def describe(self, head: CheckpointHead) -> None:
+        """Note in a checkpoint's head what is known now beside the directory, and perhaps markers that come meanwhile.
+
+        Checkpoints come one at a time, so that no markers retire meanwhile.
+        """
         removals = self.removals
         head.namespaces = list(self.namespaces.values())
         # What a mark pass has made needless is needless for whoever begins with the images that follow.
-        head.markers, head.passed = removals.marker_rows(), self.retirement.due
+        head.passed = self.retirement.due
         head.epochs, head.counts = removals.epoch_rows(), removals.count_rows()
         head.moments = self.moments.rows()
+        rows, count = np.empty(removals.markers, fmt.MARKER_DTYPE), 0
+        for part in removals.marker_parts():
+            kept = part[part["position"] > head.passed]
+            rows[count : count + len(kept)] = kept
+            count += len(kept)
+            await give_way()
+        head.markers = rows[:count]
 
-    def published(self, head: CheckpointHead) -> None:
+    async def published(self, head: CheckpointHead) -> None:
         """A checkpoint is published: what it has made needless goes."""
-        self.retirement.retire(head.passed)
+        await self.retirement.retire(head.passed)
 
     def head_bytes(self) -> int:
         """Bytes of a checkpoint's head, if one began now."""

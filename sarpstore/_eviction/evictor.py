@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from sarpstore._directory import Evicted, Recency, Threshold
 from sarpstore._eviction.policy import boundary_file, boundary_level, ticks_due
-from sarpstore._io import Turns
+from sarpstore._io import give_way
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,6 @@ class Evictor:
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
         self._ticked = 0
-        self._turns = Turns()
         self._unfinished: tuple[Cursor, Threshold, Evicted] | None = None
         self.records = self.blocks = self.bytes = 0
         """What was evicted since the open."""
@@ -64,7 +63,7 @@ class Evictor:
         while (cursor := self._directory.evict(begin, _AT_ONCE, threshold, evicted)) is not None:
             begin = cursor
             self._unfinished = begin, threshold, evicted
-            await self._turns.give()
+            await give_way()
         self._unfinished = None
         self.records += evicted.records
         self.blocks += evicted.blocks
@@ -80,4 +79,4 @@ class Evictor:
         begin: Cursor | None = self._directory.begin_of(self._directory.first())
         while begin is not None:
             begin = some(begin)
-            await self._turns.give()
+            await give_way()

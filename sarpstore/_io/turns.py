@@ -6,30 +6,29 @@ import asyncio
 from time import perf_counter
 from typing import Final
 
-__all__ = ["Turns"]
+__all__ = ["give_way"]
 
 # Others that took so long in one turn have work to do: an idle loop takes some 20 microseconds.
 _BUSY_S: Final = 100e-6
-# For each second of work the pause, while others are busy, and the longest piece of work that counts: what took longer
-# was waiting itself.
-_PAUSE_SHARE: Final = 3.0
-_PIECE_S_MAX: Final = 500e-6
+# Between two looks whether they still have; asyncio's timers are good to a millisecond.
+_PAUSE_S: Final = 500e-6
+# A piece of work waits so long at most: under a load that leaves no gap the work still ends some day.
+_WAIT_S_MAX: Final = 10e-3
 
 
-class Turns:
-    """Turns of one piece of background work after another, each well below a millisecond.
+async def give_way() -> None:
+    """Between two pieces of background work, each well below a millisecond: let the others run until they are idle.
 
-    On an idle loop it goes on at once. Where others are busy it pauses for a few times as long as it worked: otherwise
-    each turn of theirs would wait for one of ours, and a server at half its load would be saturated.
+    A piece begins where the loop has nothing else to do, so that what arrives next waits for one piece at most, however
+    many kinds of work are due at a time. A loop that is never idle gives each of them a piece in ten milliseconds.
     """
+    began = perf_counter()
+    while await _turn() > _BUSY_S and perf_counter() - began < _WAIT_S_MAX:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(_PAUSE_S)
 
-    def __init__(self) -> None:
-        self._resumed = perf_counter()
 
-    async def give(self) -> None:
-        """Let the others run."""
-        worked = perf_counter()
-        await asyncio.sleep(0)
-        if perf_counter() - worked > _BUSY_S:
-            await asyncio.sleep(min(worked - self._resumed, _PIECE_S_MAX) * _PAUSE_SHARE)
-        self._resumed = perf_counter()
+async def _turn() -> float:
+    """Seconds that one turn of the others takes."""
+    began = perf_counter()
+    await asyncio.sleep(0)
+    return perf_counter() - began

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sarpstore._io import give_way
+
 if TYPE_CHECKING:
     from sarpstore._log.removals import Removals
 
@@ -26,11 +28,15 @@ class Retirement:
         """A pass has finished."""
         self.due = max(self.due, position)
 
-    def retire(self, due: int) -> int:
+    async def retire(self, due: int) -> int:
         """Forget the markers up to what `due` was when the published checkpoint began; how many."""
         if not due:
             return 0
+        self._removals.c.settled = max(int(self._removals.c.settled), due)
+        retired = 0
+        for some in self._removals.retiring(due):
+            retired += some
+            await give_way()
         if self.due == due:
             self.due = 0
-        self._removals.c.settled = max(int(self._removals.c.settled), due)
-        return self._removals.retire(due)
+        return retired

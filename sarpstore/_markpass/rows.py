@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sarpstore import _format as fmt
-from sarpstore._io import BACKGROUND, Turns
+from sarpstore._io import BACKGROUND, give_way
 from sarpstore._kernel import FEATURES, MARK_ROW_DTYPE, ffi, pointer, reserve
 from sarpstore._log.commits import COMMIT_PAGES_MAX
 from sarpstore._log.scan import read_slice
@@ -52,7 +52,6 @@ class RowReader:
         self._limit = directory.entries_all + (COMMIT_PAGES_MAX + 1) * _PAGE_ROWS_MAX
         self._space = reserve(self._limit * MARK_ROW_DTYPE.itemsize, "the rows of a mark pass")
         self._count = 0
-        self._turns = Turns()
         self._directory = directory
         self._location_bytes = shape.location_bytes
         self._uuid = ffi.new("uint8_t[16]", shape.uuid)
@@ -84,4 +83,4 @@ class RowReader:
             done = self._directory.mark_rows(scan, pages + first * fmt.PAGE, wanted)
             assert done == wanted, "an entry has one row, and there is room for all"
             self._count = int(scan.row_count)
-            await self._turns.give()
+            await give_way()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from sarpstore._io import Turns
+from sarpstore._io import give_way
 from sarpstore._kernel import ffi, pointer, reserve
 
 if TYPE_CHECKING:
@@ -73,13 +73,12 @@ async def sweep(directory: Directory, plan: Plan, position: int) -> Swept:
 
 async def _all_partitions(directory: Directory, step: Callable[[int], bool]) -> None:
     """In order. What splits meanwhile splits behind the cursor or ahead of it: see Checkpointer."""
-    turns = Turns()
     begin: Cursor | None = directory.begin_of(directory.first())
     while begin is not None:
         number = directory.at(begin)
         if step(number):
             begin = directory.end_of(number)
-        await turns.give()
+        await give_way()
 
 
 def _array(values: npt.NDArray[np.uint64]) -> tuple[Any, int]:

@@ -2,35 +2,58 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
+from typing import TYPE_CHECKING
 
-from sarpstore._io import Turns, turns
+import pytest
 
+from sarpstore._io import give_way, turns
 
-async def pauses(monkeypatch, busy_s: float) -> list[float]:
-    """What `give` sleeps for after a piece of work, while another task takes so long each turn."""
-    slept: list[float] = []
-    real = asyncio.sleep
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        if busy_s:
-            time.sleep(busy_s)  # noqa: ASYNC251 - another task's callback that holds the loop
-        await real(0)
-
-    monkeypatch.setattr(turns.asyncio, "sleep", sleep)
-    mine = Turns()
-    time.sleep(0.02)  # noqa: ASYNC251 - longer than any piece of work that counts
-    await mine.give()
-    return slept
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
-async def test_on_an_idle_loop_work_goes_on(monkeypatch):
-    monkeypatch.setattr(turns, "_BUSY_S", 10.0)
-    assert await pauses(monkeypatch, 0.0) == [0]
+class Others:
+    """Stands for the event loop: each turn of the others takes what `seconds(n)` says of the n-th."""
+
+    def __init__(self, seconds: Callable[[int], float]) -> None:
+        self._seconds = seconds
+        self.now = 0.0
+        self.turns = 0
+        self.pauses = 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if seconds:
+            self.pauses += 1
+        else:
+            self.now += self._seconds(self.turns)
+            self.turns += 1
 
 
-async def test_beside_busy_others_it_pauses_for_a_bounded_time(monkeypatch):
-    slept = await pauses(monkeypatch, 0.001)
-    assert slept == [0, turns._PIECE_S_MAX * turns._PAUSE_SHARE]
+@pytest.fixture
+def others(monkeypatch):
+    def make(seconds: Callable[[int], float]) -> Others:
+        made = Others(seconds)
+        monkeypatch.setattr(turns, "perf_counter", lambda: made.now)
+        monkeypatch.setattr(turns.asyncio, "sleep", made.sleep)
+        return made
+
+    return make
+
+
+async def test_on_an_idle_loop_work_goes_on(others):
+    loop = others(lambda _: 20e-6)
+    await give_way()
+    assert (loop.turns, loop.pauses) == (1, 0)
+
+
+async def test_beside_busy_others_it_waits_for_a_gap(others):
+    loop = others(lambda n: 1e-3 if n < 3 else 20e-6)
+    await give_way()
+    assert (loop.turns, loop.pauses) == (4, 3)
+
+
+async def test_where_there_is_no_gap_it_waits_for_a_bounded_time(others):
+    loop = others(lambda _: 1e-3)
+    await give_way()
+    assert turns._WAIT_S_MAX <= loop.now < turns._WAIT_S_MAX + 2 * (1e-3 + turns._PAUSE_S)

@@ -59,16 +59,28 @@ def apply(removals: Removals, model: dict[tuple[int, int, int], int], operation:
     else:
         by_holder = operation[0] == "clear"
         gone = [k for k, v in model.items() if (k[1] == operation[1] if by_holder else v <= operation[1])]
-        retired = lib.sarp_marks_retire(marks, operation[1], by_holder, operation[1] if by_holder else 0)
-        assert retired == len(gone)
+        if by_holder:
+            assert lib.sarp_marks_clear(marks, operation[1]) == len(gone)
+        else:
+            assert retire(removals, operation[1], at_once=operation[1] % 5 + 1) == len(gone)
         for key in gone:
             del model[key]
+
+
+def retire(removals: Removals, position: int, at_once: int) -> int:
+    """Markers retired, so many looked at in each call."""
+    following, retired = ffi.new("uint32_t *", removals.markers), 0
+    while following[0]:
+        retired += lib.sarp_removals_retire(removals.c, position, following, at_once)
+    return retired
 
 
 @given(st.lists(operations, max_size=40))
 @settings(max_examples=300, deadline=None)
 def test_a_table_of_marks_is_a_dictionary(run: list[tuple]) -> None:
     removals = Removals(LIMIT, 0, 4)
+    for holder in range(3):
+        assert lib.sarp_scope_of(removals.c, lib.SARP_SCOPE_HOLDER, holder, True)
     model: dict[tuple[int, int, int], int] = {}
     for operation in run:
         apply(removals, model, operation)
@@ -90,10 +102,40 @@ def test_markers_are_counted_with_their_holders() -> None:
         removals.mark(ffi.from_buffer("uint8_t[]", ids), 10, holder, 7, position)
     assert removals.markers == 20, "a block that is removed twice has one marker"
     assert removals.concern(1, 7)
-    assert removals.retire(10) == 10
+    assert sum(removals.retiring(10)) == 10
     assert not removals.concern(1, 7)
     assert removals.concern(2, 7)
     assert set(removals.marker_rows()["position"].tolist()) == {30}
+
+
+def test_markers_that_come_while_others_retire_stay() -> None:
+    removals = Removals(10_000, 0, 8)
+    ids = np.frombuffer(b"".join(map(id_of, range(9000))), np.uint8)
+    removals.clear(1, 0)
+    removals.mark(ffi.from_buffer("uint8_t[]", ids), 6000, 1, 7, 10)
+    parts = removals.retiring(10)
+    assert next(parts) == 2048
+    # New ones, and one that stands for a marker which has not been looked at yet.
+    removals.mark(ffi.from_buffer("uint8_t[]", ids[16 * 6000 :]), 500, 1, 7, 20)
+    removals.mark(ffi.from_buffer("uint8_t[]", ids), 1, 1, 7, 20)
+    assert sum(parts) == 6000 - 2048 - 1
+    assert removals.markers == 501
+    assert set(removals.marker_rows()["position"].tolist()) == {20}
+    assert removals.concern(1, 7)
+
+
+def test_markers_are_copied_in_parts_while_others_come() -> None:
+    removals = Removals(20_000, 0, 8)
+    ids = np.frombuffer(b"".join(map(id_of, range(20_000))), np.uint8)
+    removals.clear(1, 0)
+    removals.mark(ffi.from_buffer("uint8_t[]", ids), 10_000, 1, 7, 10)
+    parts = removals.marker_parts()
+    copied = [next(parts).copy()]
+    removals.mark(ffi.from_buffer("uint8_t[]", ids[16 * 9_999 :]), 2, 1, 7, 20)
+    copied.extend(part.copy() for part in parts)
+    rows = np.concatenate(copied)
+    assert len(rows) == 10_000
+    assert rows["position"].tolist() == [10] * 9_999 + [20], "what has been moved meanwhile is there, too"
 
 
 def test_a_head_gives_back_what_was_saved() -> None:

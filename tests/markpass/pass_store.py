@@ -105,15 +105,15 @@ class Marked:
 
     async def settle(self) -> run.PassResult:
         """A pass, and the retirement of what it has made needless, as if a checkpoint had followed."""
-        return self._retired(await self.mark_pass().run())
+        return await self._retired(await self.mark_pass().run())
 
     async def settle_between(self, monkeypatch, call: Callable[[], Awaitable[None]]) -> run.PassResult:
         """The same, with calls."""
-        return self._retired(await self.pass_between(monkeypatch, call))
+        return await self._retired(await self.pass_between(monkeypatch, call))
 
-    def _retired(self, result: run.PassResult) -> run.PassResult:
+    async def _retired(self, result: run.PassResult) -> run.PassResult:
         self.retirement.passed(result.position)
-        self.retirement.retire(self.retirement.due)
+        await self.retirement.retire(self.retirement.due)
         self.counts["dropped"] += result.dropped
         return result
 
@@ -135,14 +135,14 @@ class Marked:
         with monkeypatch.context() as patched:
             patched.setattr(run, "asyncio", SimpleNamespace(sleep=sleep, to_thread=to_thread))
             for module in (rows, sweep):
-                patched.setattr(module, "Turns", lambda: SimpleNamespace(give=call))
+                patched.setattr(module, "give_way", call)
             return await self.mark_pass(SimpleNamespace(sync=sync)).run()
 
     async def checkpoint_between(self, monkeypatch, call: Callable[[], Awaitable[None]]) -> None:
         """A checkpoint; between two partitions `call` runs."""
         with monkeypatch.context() as patched:
             patched.setattr(writer, "_YIELD_ROWS", 1)
-            patched.setattr(writer, "Turns", lambda: SimpleNamespace(give=call))
+            patched.setattr(writer, "give_way", call)
             await self.store.checkpoint()
 
     def check_postings(self) -> None:
