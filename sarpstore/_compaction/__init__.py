@@ -2,12 +2,13 @@
 
 from sarpstore._compaction.compactor import Compactor
 from sarpstore._compaction.ledger import FileLedger
-from sarpstore._compaction.policy import AT_REST, SETTLING, UNDER_PRESSURE, Eagerness, FileRow, choose, settled
+from sarpstore._compaction.policy import AT_REST, SETTLING, UNDER_PRESSURE, Choice, Eagerness, FileRow, choose, settled
 
 __all__ = [
     "AT_REST",
     "SETTLING",
     "UNDER_PRESSURE",
+    "Choice",
     "Compactor",
     "Eagerness",
     "FileLedger",

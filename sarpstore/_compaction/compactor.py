@@ -18,7 +18,7 @@ import numpy as np
 
 from sarpstore import _format as fmt
 from sarpstore._compaction.again import Context, written_again
-from sarpstore._compaction.policy import FileRow, choose
+from sarpstore._compaction.policy import Choice, FileRow
 from sarpstore._compaction.survey import LogFiles, read_file_facts
 from sarpstore._errors import CorruptionError, StorageError
 from sarpstore._io import give_way
@@ -48,7 +48,9 @@ _RECORDS_AT_ONCE: Final = 64
 _OTHERS_AT_ONCE: Final = 16
 # Partitions that are swept in one turn of the loop: 64 KiB each.
 _SWEPT_AT_ONCE: Final = 16
-_ROWS_AT_ONCE: Final = 256
+# Rows of files that are made, and that are compared, in one turn.
+_ROWS_AT_ONCE: Final = 32
+_CHOSEN_AT_ONCE: Final = 128
 # Of a summary, for each entry of a record: under `sarp` a copy's postings have two changes each.
 _SUMMARY_BYTES: Final = {"divergence": fmt.SUMMARY_DTYPE.itemsize, "sarp": 2 * fmt.SUMMARY_DTYPE.itemsize}
 # A file's header, seal, and the ends of its first and last commits.
@@ -115,7 +117,7 @@ class Compactor:
     # --- which
 
     async def rows(self, start: int) -> list[FileRow]:
-        """The files that may be compacted, `start` being where the newest published checkpoint starts."""
+        """The files that may be compacted, ascending, `start` being where the newest published checkpoint starts."""
         await self._loader.load_all()
         if self._loader.incomplete is not None:
             raise self._loader.incomplete
@@ -128,7 +130,7 @@ class Compactor:
             if number < end and number in slots and number not in self._unreadable:
                 rows.append(self._row(number, slots[number], before.get(number), floor_without(number)))
                 if len(rows) % _ROWS_AT_ONCE == 0:
-                    await asyncio.sleep(0)
+                    await give_way()
         return rows
 
     def _row(self, number: int, slot: int, before: int | None, floor: int) -> FileRow:
@@ -161,8 +163,15 @@ class Compactor:
         """Compact the file that is most worth it; bytes of the file deleted, or None where none is worth it."""
         async with self._lock:
             await self._finish_deletions()
-            chosen = choose(await self.rows(start), eagerness, self._ledger.last_pass)
+            chosen = await self._choose(await self.rows(start), eagerness)
             return None if chosen is None else await self._compact(chosen.number)
+
+    async def _choose(self, rows: list[FileRow], eagerness: Eagerness) -> FileRow | None:
+        choice = Choice(eagerness, rows[-1].number if rows else 0, self._ledger.last_pass)
+        for first in range(0, len(rows), _CHOSEN_AT_ONCE):
+            choice.look(rows[first : first + _CHOSEN_AT_ONCE])
+            await give_way()
+        return choice.result()
 
     async def compact_file(self, number: int) -> int:
         """Compact one file, of `rows`; the bytes deleted."""

@@ -28,12 +28,20 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["AT_REST", "SETTLED_SHARE", "SETTLING", "UNDER_PRESSURE", "Eagerness", "FileRow", "choose", "settled"]
+__all__ = [
+    "AT_REST",
+    "SETTLED_SHARE",
+    "SETTLING",
+    "UNDER_PRESSURE",
+    "Choice",
+    "Eagerness",
+    "FileRow",
+    "choose",
+    "settled",
+]
 
-SETTLED_SHARE: Final = 1.15
+SETTLED_SHARE: Final = 1.1
 """`compact()` is done when the sealed files hold at most this many times what is live in them."""
-_REMOVALS_SHARE_MAX: Final = 0.05
-"""Of all bytes, what remove records may take before the file that keeps them needed is compacted whatever its share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +52,13 @@ class Eagerness:
     gain_min: int
     by_age: bool = True
     """Cost and benefit decide; else the gain alone."""
+    removals_max: float = 0.05
+    """Of all bytes, what remove records may take before the file that keeps them needed goes whatever its share."""
 
 
-AT_REST: Final = Eagerness(0.5, 64 << 10)
-SETTLING: Final = Eagerness(0.12, 64 << 10)
+# A store that forgets all the time has a tenth of remove records, which go with the oldest files by themselves.
+AT_REST: Final = Eagerness(0.5, 64 << 10, removals_max=0.2)
+SETTLING: Final = Eagerness(0.1, 64 << 10, removals_max=0.03)
 UNDER_PRESSURE: Final = Eagerness(0.08, 64 << 10, by_age=False)
 
 
@@ -75,18 +86,45 @@ class FileRow:
         return self.dead_bytes / self.bytes if self.bytes else 1.0
 
 
+class Choice:
+    """The file to compact next, of rows that are looked at some at a time: thousands take a while.
+
+    `newest`: the highest number of all; `last_pass`: where the newest finished mark pass began.
+    """
+
+    def __init__(self, eagerness: Eagerness, newest: int, last_pass: int = 0) -> None:
+        self._eagerness = eagerness
+        self._newest = newest
+        self._last_pass = last_pass
+        self._rows: dict[int, FileRow] = {}
+        self._worth: list[tuple[float, int]] = []
+
+    def look(self, rows: Iterable[FileRow]) -> None:
+        """Take these into account."""
+        weigh = _benefit if self._eagerness.by_age else _gain
+        for row in rows:
+            self._rows[row.number] = row
+            if row.dead_share >= self._eagerness.dead_min and _gains(row, self._eagerness):
+                self._worth.append((weigh(row, self._newest), -row.number))
+
+    def result(self) -> FileRow | None:
+        """None if no file is worth it, or none that is may be deleted now."""
+        while self._worth:
+            best = max(self._worth)
+            first = _first(self._rows, self._rows[-best[1]])
+            if first is not None:
+                return first
+            self._worth.remove(best)
+        able = [row for row in self._rows.values() if _first(self._rows, row) is not None]
+        blocking = _blocking(able, self._eagerness.removals_max, self._last_pass)
+        return None if blocking is None else _first(self._rows, blocking)
+
+
 def choose(rows: Sequence[FileRow], eagerness: Eagerness, last_pass: int = 0) -> FileRow | None:
-    """The file to compact next, None if none is worth it. `last_pass`: where the newest finished mark pass began."""
-    by_number = {row.number: row for row in rows}
-    able = [row for row in rows if _first(by_number, row) is not None]
-    worth = [row for row in able if row.dead_share >= eagerness.dead_min and _gains(row, eagerness)]
-    if worth:
-        newest = max(row.number for row in rows)
-        weigh = _benefit if eagerness.by_age else _gain
-        chosen: FileRow | None = max(worth, key=lambda row: (weigh(row, newest), -row.number))
-    else:
-        chosen = _blocking(able, last_pass)
-    return None if chosen is None else _first(by_number, chosen)
+    """The file to compact next, of all of these."""
+    choice = Choice(eagerness, max((row.number for row in rows), default=0), last_pass)
+    choice.look(rows)
+    return choice.result()
 
 
 def _gains(row: FileRow, eagerness: Eagerness) -> bool:
@@ -108,9 +146,9 @@ def _gain(row: FileRow, _: int) -> float:
     return row.dead_share
 
 
-def _blocking(rows: Sequence[FileRow], last_pass: int) -> FileRow | None:
+def _blocking(rows: Sequence[FileRow], removals_max: float, last_pass: int) -> FileRow | None:
     """The file because of which removal records are kept, where they are many and compacting it lets them go."""
-    if sum(row.removal_bytes for row in rows) <= _REMOVALS_SHARE_MAX * sum(row.bytes for row in rows):
+    if sum(row.removal_bytes for row in rows) <= removals_max * sum(row.bytes for row in rows):
         return None
     lowest = min(rows, key=lambda row: (row.clean, row.number))
     # Its copies will be clean up to the last pass; one that is so already gains nothing.

@@ -31,7 +31,7 @@ _log = logging.getLogger("sarpstore")
 
 _CHECK_S: Final = 0.1
 _RETRY_S: Final = 5.0
-# Markers are in each checkpoint's head: a pass begins when they have this share of what is live, but for so many.
+# Markers are in each checkpoint's head: a pass begins when new ones have this share of what is live, but for so many.
 _MARKERS_SHARE: Final = 0.02
 _MARKERS_MIN: Final = 4096
 # A few removals wait for a pass until so long after the last, or so many times as long as that took.
@@ -120,6 +120,7 @@ class Maintenance:
         """Make the markers needless now, and retire them by a checkpoint."""
         async with self._one_at_a_time:
             await self._mark_pass()
+            await self._checkpoint()
 
     async def compact(self, progress: Progress | None = None) -> None:
         """Compact until the log files hold little more than what is live. ClosedError where a close cuts it short."""
@@ -221,11 +222,23 @@ class Maintenance:
         self._tell()
 
     @property
-    def _pass_at(self) -> int:
-        """Markers at which a pass begins: half of the bound, or fewer where they would weigh in a checkpoint's head."""
-        removals = self._state.removals
+    def _many_markers(self) -> int:
+        """New markers at which a pass begins: a quarter of the bound, or fewer where they would weigh in the heads."""
         light = int(_MARKERS_SHARE * self._state.live_bytes) // fmt.MARKER_DTYPE.itemsize
-        return min(removals.markers_max // 2, max(_MARKERS_MIN, light))
+        return min(self._state.removals.markers_max // 4, max(_MARKERS_MIN, light))
+
+    @property
+    def _new_markers(self) -> int:
+        """Markers that no pass has looked at yet."""
+        return self._state.removals.markers - self._state.retirement.waiting
+
+    @property
+    def _short_of_markers(self) -> bool:
+        """Whether markers that a pass has made needless have to retire now, and not with the next checkpoint."""
+        removals = self._state.removals
+        return bool(removals.markers) and (
+            removals.markers >= removals.markers_max // 2 or self._markers_wanted > removals.room
+        )
 
     async def finish(self) -> None:
         """End what must not stand half done in the store's last checkpoint. The task has been cancelled."""
@@ -246,12 +259,15 @@ class Maintenance:
 
     async def _work_once(self) -> bool:
         """Do one piece of work; False if nothing is due."""
-        removals = self._state.removals
-        if removals.markers >= self._pass_at or (removals.markers and self._markers_wanted > removals.room):
+        if self._new_markers >= self._many_markers or self._short_of_markers:
             await self._mark_pass()
+            if self._short_of_markers:
+                self._markers_wanted = 0  # whoever needs more says so again
+                await self._checkpoint()
             return True
-        if removals.unsettled and asyncio.get_running_loop().time() >= self._pass_after:
+        if self._state.removals.unsettled and asyncio.get_running_loop().time() >= self._pass_after:
             await self._mark_pass()
+            await self._checkpoint()
             return True
         if self._state.space is not None and await self._keep_within(self._state.space):
             return True
@@ -273,8 +289,7 @@ class Maintenance:
         return freed
 
     async def _relieve(self, space: Space, pressure: Pressure) -> bool:
-        removals = self._state.removals
-        if pressure.evict_bytes and (removals.cleared or removals.markers >= self._pass_at // 2):
+        if pressure.evict_bytes and (self._state.removals.cleared or self._new_markers >= self._many_markers // 2):
             # What is dead already need not be made room for by evicting what is not.
             await self._mark_pass()
             return True
@@ -300,15 +315,15 @@ class Maintenance:
             self.compactor.bytes_per_second = rate
 
     async def _mark_pass(self) -> None:
-        """Make the markers needless, and retire them by a checkpoint."""
-        self._state.removals.cleared = 0
+        """Make the markers needless; they retire when a checkpoint has been published that begins after this."""
+        removals = self._state.removals
+        removals.cleared, markers = 0, removals.markers
         result = await self._pass.run()
         # What is removed in between waits for many markers, or for a while: a pass reads the whole log.
         pause = max(_PASS_PAUSE_S, _PASS_PAUSES * result.seconds)
         self._pass_after = asyncio.get_running_loop().time() + pause
-        self._state.retirement.passed(result.position)
+        self._state.retirement.passed(result.position, markers)
         self._state.ledger.on_pass(result.position, result.intact_files)
-        await self._checkpoint()
         self.mark_passes += 1
 
     def _tell(self) -> None:

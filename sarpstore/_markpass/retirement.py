@@ -23,10 +23,13 @@ class Retirement:
         self._removals = removals
         self.due = 0
         """Position of the last finished pass; 0: there was none since the last retirement."""
+        self.waiting = 0
+        """How many markers there were then, about: they are needless, and wait to retire."""
 
-    def passed(self, position: int) -> None:
-        """A pass has finished."""
+    def passed(self, position: int, markers: int) -> None:
+        """A pass has finished, at whose beginning there were so many markers."""
         self.due = max(self.due, position)
+        self.waiting = markers
 
     async def retire(self, due: int) -> int:
         """Forget the markers up to what `due` was when the published checkpoint began; how many."""
@@ -38,5 +41,5 @@ class Retirement:
             retired += some
             await give_way()
         if self.due == due:
-            self.due = 0
+            self.due = self.waiting = 0
         return retired

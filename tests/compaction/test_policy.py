@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sarpstore import _format as fmt
-from sarpstore._compaction import AT_REST, SETTLING, UNDER_PRESSURE, FileLedger, FileRow, choose, settled
+from sarpstore._compaction import AT_REST, SETTLING, UNDER_PRESSURE, Choice, FileLedger, FileRow, choose, settled
 from sarpstore._compaction.again import Context, written_again
 from sarpstore._compaction.survey import FileFacts, LogFiles
 from sarpstore._log.commits import clear_record, remove_record, retire_record
@@ -30,6 +30,15 @@ def test_age_counts_at_rest_and_the_gain_under_pressure() -> None:
     assert choose(rows, UNDER_PRESSURE) == rows[1]
 
 
+def test_rows_may_be_looked_at_in_parts() -> None:
+    rows = [row(1, 0.5), row(2, 0.7, before=1), row(50, 0.6), row(60, 0.0)]
+    for eagerness in (AT_REST, SETTLING, UNDER_PRESSURE):
+        choice = Choice(eagerness, 60)
+        for each in rows:
+            choice.look([each])
+        assert choice.result() == choose(rows, eagerness)
+
+
 def test_a_file_whose_end_another_names_goes_first() -> None:
     rows = [row(4, 0.0), row(5, 0.9, before=4)]
     assert choose(rows, AT_REST) == rows[0]
@@ -38,16 +47,17 @@ def test_a_file_whose_end_another_names_goes_first() -> None:
 
 
 def test_what_keeps_many_removals_needed_is_compacted() -> None:
-    rows = [row(1, 0.0, clean=7), row(2, 0.0, clean=90, removal_bytes=9 * MB)]
+    rows = [row(1, 0.0, clean=7), row(2, 0.0, clean=90, removal_bytes=30 * MB)]
     assert choose(rows, AT_REST, last_pass=50) == rows[0]
     assert choose(rows, AT_REST, last_pass=7) is None
-    few = [row(1, 0.0, clean=7), row(2, 0.0, clean=90, removal_bytes=MB)]
+    few = [row(1, 0.0, clean=7), row(2, 0.0, clean=90, removal_bytes=9 * MB)]
     assert choose(few, AT_REST, last_pass=50) is None
+    assert choose(few, SETTLING, last_pass=50) == few[0], "who asks for compaction wants the room"
 
 
 def test_settled() -> None:
     assert settled([])
-    assert settled([row(1, 0.1), row(2, 0.1)])
+    assert settled([row(1, 0.08), row(2, 0.08)])
     assert not settled([row(1, 0.0), row(2, 0.4)])
 
 

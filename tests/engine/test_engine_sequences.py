@@ -28,9 +28,7 @@ async def remove(store, path, *places):
 
 
 async def mark_pass(store):
-    maintenance = store._background.maintenance
-    async with maintenance._one_at_a_time:
-        await maintenance._mark_pass()
+    await store._background.maintenance.mark_pass()
 
 
 async def fill_with_dead(store, first):

@@ -112,7 +112,7 @@ class Marked:
         return await self._retired(await self.pass_between(monkeypatch, call))
 
     async def _retired(self, result: run.PassResult) -> run.PassResult:
-        self.retirement.passed(result.position)
+        self.retirement.passed(result.position, self.removals.markers)
         await self.retirement.retire(self.retirement.due)
         self.counts["dropped"] += result.dropped
         return result

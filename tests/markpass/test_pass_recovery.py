@@ -25,7 +25,7 @@ async def check_copy(m: Marked, folder: MemoryFolder) -> None:
 
 
 async def passed(m: Marked) -> None:
-    m.retirement.passed((await m.mark_pass().run()).position)
+    m.retirement.passed((await m.mark_pass().run()).position, m.removals.markers)
 
 
 async def test_what_a_checkpoint_needs_that_was_half_done_at_the_pass(routing, monkeypatch) -> None:
@@ -80,7 +80,7 @@ async def test_churn_with_power_cuts(routing, seed, monkeypatch) -> None:
                 await churn.step()
 
         async def run_pass() -> None:
-            m.retirement.passed((await m.pass_between(monkeypatch, between)).position)
+            m.retirement.passed((await m.pass_between(monkeypatch, between)).position, m.removals.markers)
 
         async def between_or_pass() -> None:
             await (run_pass() if rng.random() < 0.15 else between())

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Routing = Literal["divergence", "sarp"]
 
-BYTES_MAX_RATIO = 2.0
+BYTES_MAX_RATIO = 2.5
 MEMORY_TARGET = 1.05
 COMPACTED_TARGET = 1.25
 MARKS = 20
@@ -53,7 +53,7 @@ class Churned(msgspec.Struct, kw_only=True):
 
 
 def options_for(bytes_max: int, routing: Routing) -> dict[str, Any]:
-    """Log files of a sixteenth of the bound and a cache of an eighth, the defaults at the most and without a bound.
+    """Log files of a 32nd of the bound and a cache of an eighth, the defaults at the most and without a bound.
 
     `exact` has the published method look at all that it could, so that what is held can be told from what is not.
     """
@@ -61,7 +61,7 @@ def options_for(bytes_max: int, routing: Routing) -> dict[str, Any]:
     if bytes_max:
         options |= {
             "bytes_max": bytes_max,
-            "log_file_bytes": _between(bytes_max // 16, LOG_FILE_BYTES),
+            "log_file_bytes": _between(bytes_max // 32, LOG_FILE_BYTES),
             "cache_bytes": _between(bytes_max // 8, CACHE_BYTES),
         }
     return options

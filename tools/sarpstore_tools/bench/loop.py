@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import gc
 import os
+import resource
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import numpy as np
@@ -34,11 +35,32 @@ SHAPES = {"chat": (300, 6), "agent": (60, 20), "rag": (200, 3)}
 """Sessions and turns of each generated shape, all played at once."""
 
 
-class Holds:
-    """The length of every callback of a loop, in milliseconds, less the time that its thread waited for a core.
+class _Moment(NamedTuple):
+    """As a callback begins or ends: wall time, the thread's CPU time, its waits for a core, and how often it slept."""
 
-    The kernel tells that time in /proc/thread-self/schedstat (second field, nanoseconds: Documentation/scheduler/
-    sched-stats.rst). What remains is what the callback did, its page faults and cache misses included.
+    wall_ns: int
+    cpu_ns: int
+    waited_ns: int
+    sleeps: int
+
+
+def _held_ms(began: _Moment, ended: _Moment) -> float:
+    """Wall time less the waits for a core; of a callback that never slept its CPU time.
+
+    On a virtual machine a core may be taken away from the whole system. Nobody tells for how long to the nanosecond,
+    but a thread that has not slept has worked all the rest of the time.
+    """
+    if ended.sleeps == began.sleeps:
+        return (ended.cpu_ns - began.cpu_ns) / 1e6
+    return (ended.wall_ns - began.wall_ns - (ended.waited_ns - began.waited_ns)) / 1e6
+
+
+class Holds:
+    """The length of every callback of a loop, in milliseconds, less the time that its thread had no core.
+
+    The kernel tells how long it waited for one in /proc/thread-self/schedstat (second field, nanoseconds:
+    Documentation/scheduler/sched-stats.rst). What remains is what the callback did, its page faults, cache misses and
+    its waits for the interpreter, which other threads hold, included.
     """
 
     def __init__(self) -> None:
@@ -51,13 +73,11 @@ class Holds:
         """Measure all callbacks of asyncio's own loops in this thread while the context lasts."""
         self._fd = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
         original = asyncio.Handle._run  # noqa: SLF001 - the one place that all callbacks pass
-        waited_ns = self._waited_ns
 
         def run(handle: Any) -> None:
-            waited, began = waited_ns(), time.perf_counter_ns()
+            began = self._now()
             original(handle)
-            took = time.perf_counter_ns() - began
-            self._note((took - (waited_ns() - waited)) / 1e6, handle)
+            self._note(_held_ms(began, self._now()), handle)
 
         asyncio.Handle._run = run  # type: ignore[method-assign, assignment]  # noqa: SLF001
         try:
@@ -66,13 +86,23 @@ class Holds:
             asyncio.Handle._run = original  # type: ignore[method-assign]  # noqa: SLF001
             os.close(self._fd)
 
-    def _waited_ns(self) -> int:
-        return int(os.pread(self._fd, 64, 0).split()[1])
+    def _now(self) -> _Moment:
+        sleeps = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        waited_ns = int(os.pread(self._fd, 64, 0).split()[1])
+        return _Moment(time.perf_counter_ns(), time.thread_time_ns(), waited_ns, sleeps)
 
     def _note(self, ms: float, handle: Any) -> None:
         self.ms.append(ms)
         if ms > HOLD_TARGET_MS:
-            self.longest.append((ms, repr(handle)))
+            self.longest.append((ms, _name_of(handle)))
+
+
+def _name_of(handle: Any) -> str:
+    """What a callback runs. Its own description would show all that it has, which can take longer than it did."""
+    callback = handle._callback  # noqa: SLF001 - nobody else knows
+    owner = getattr(callback, "__self__", None)
+    named = owner.get_coro() if isinstance(owner, asyncio.Task) else callback
+    return getattr(named, "__qualname__", type(named).__name__)
 
 
 @click.command("loop", short_help="How long the event loop is held at a time.")
@@ -98,7 +128,7 @@ def loop_command(
     A store of --blocks is filled and opened anew, with its partitions on disk; then generated chats, agents and
     retrieval requests are matched and inserted by --concurrency tasks, with a prompt of 131,072 tokens (a list) now
     and then, a checkpoint each half second and a cache that holds a part. A callback's time is its wall time less the
-    time that its thread waited for a core. The callbacks are all of the loop's: the load's own tasks too, which do
+    time that its thread had no core. The callbacks are all of the loop's: the load's own tasks too, which do
     nothing but call.
     """
     with work_folder(store) as folder:
@@ -118,7 +148,10 @@ def loop_command(
     )
     method = [
         f"asyncio's own event loop; {load}",
-        "time of a callback: wall time less the wait for a core (/proc/self/task/…/schedstat), over all callbacks",
+        (
+            "time of a callback: wall time less the wait for a core (/proc/self/task/…/schedstat); of one that never "
+            "slept (getrusage: ru_nvcsw) its CPU time, so that cores which a hypervisor takes away do not count"
+        ),
     ]
     method += [f"held {ms:.2f} ms: {what}" for ms, what in sorted(holds.longest, reverse=True)[:5]]
     finish(

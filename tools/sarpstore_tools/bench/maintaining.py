@@ -88,6 +88,13 @@ class Load:
         await asyncio.gather(*(ask_on() for _ in range(CLOSED_TASKS)))
         return sum(map(len, self._latencies.values())) / seconds
 
+    async def replace(self, blocks: int) -> None:
+        """Replace sequences of so many blocks together, at once: that is what there is to compact."""
+        done = 0
+        while done < blocks:
+            done += await self.rewrite()
+            await asyncio.sleep(0)
+
     async def phase(self, rate: float, seconds: float, holds: Holds, rewritten: float | None) -> Phase:
         """Ask at that rate for so long; beside maintenance if `rewritten` blocks a second are to be replaced."""
         self._latencies = {kind: [] for kind in KINDS}
@@ -126,6 +133,7 @@ class Load:
             return 0
         pool[slot] = None  # from now on nobody asks for it, and who has asked may find less
         await self._namespace.remove_ids(np.ascontiguousarray(ids[::-1]))
+        await asyncio.sleep(0)
         await self._insert(kind, slot)
         return len(ids)
 

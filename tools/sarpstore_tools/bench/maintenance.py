@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import numpy as np
@@ -40,6 +40,18 @@ CALIBRATION_S_MAX = 3.0
 WHEN = {False: "at rest", True: "maintaining"}
 
 
+class _How(NamedTuple):
+    """Pairs of phases, their length, the share of the most matches that arrive; blocks a second that are replaced while
+    maintaining, and blocks before.
+    """
+
+    pairs: int
+    seconds: float
+    share: float
+    rewritten: int
+    garbage: int
+
+
 @click.command("maintenance", short_help="Match latency at rest and beside compaction, passes and checkpoints.")
 @click.option("--blocks", callback=one_size, default="2e6", show_default=True, help="Blocks held.")
 @click.option("--pairs", type=click.IntRange(min=1), default=10, show_default=True, help="Phases of each kind.")
@@ -55,9 +67,16 @@ WHEN = {False: "at rest", True: "maintaining"}
 @click.option(
     "--rewritten",
     type=click.IntRange(min=1),
-    default=50_000,
+    default=5000,
     show_default=True,
     help="Blocks a second that are removed, and others inserted, while maintaining.",
+)
+@click.option(
+    "--garbage",
+    type=click.IntRange(1, 100),
+    default=20,
+    show_default=True,
+    help="Blocks, in percent, that are replaced before each phase with maintenance, for it to have work.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of ids and questions.")
 @store_option
@@ -70,6 +89,7 @@ def maintenance_command(
     seconds: float,
     load_percent: float,
     rewritten: int,
+    garbage: int,
     seed: int,
     store: Path | None,
     json_file: Any,
@@ -78,9 +98,10 @@ def maintenance_command(
     """Compare match latencies at rest and while compaction, mark passes and checkpoints run, in alternating phases.
 
     A store eight times as large as its cache holds sequences of one window and of 16. Matches of both arrive at a fixed
-    rate, however long those before take, so that waiting counts. At rest nothing else is done. While maintaining,
-    sequences are removed and others inserted, which is what there is to compact and to forget, a checkpoint is written
-    each half second and compact() is called again and again. Then the store is left alone until nothing runs any more.
+    rate, however long those before take, so that waiting counts. At rest nothing else is done. Before maintenance some
+    sequences are removed and others inserted, which is what there is to compact and to forget. Then compact() is called
+    again and again, a checkpoint is written each half second, and sequences go on being replaced. Afterwards the store
+    is left alone until nothing runs any more.
     """
     options = options_for(blocks)
     load, holds = Load(blocks, seed), Holds()
@@ -95,7 +116,7 @@ def maintenance_command(
         gc.collect()
         gc.freeze()  # what the bench made must not be looked through by the collector while it is measured
         with holds.measuring():
-            how = (pairs, seconds, load_percent / 100, rewritten)
+            how = _How(pairs, seconds, load_percent / 100, rewritten, blocks * garbage // 100)
             most, phases = runner.run(_measure(folder / "store", load, options, holds, how, progress))
         gc.unfreeze()
     rate = most * load_percent / 100
@@ -106,7 +127,7 @@ def maintenance_command(
         *_holds(phases),
         *_maintenance(phases),
     ]
-    method = _method(blocks, pairs, seconds, rewritten, options, phases)
+    method = _method(blocks, how, options, phases)
     held = sorted((hold for phase in phases for hold in phase.holds_over), reverse=True)
     method += [f"held {ms:.2f} ms: {what}" for ms, what in held[:5]]
     report = Report(
@@ -135,21 +156,22 @@ async def _measure(
     load: Load,
     options: dict[str, Any],
     holds: Holds,
-    how: tuple[int, float, float, int],
+    how: _How,
     progress: Progress,
 ) -> tuple[float, list[Phase]]:
     """The most matches a second, and all phases."""
-    pairs, seconds, share, rewritten = how
     phases = []
     async with sarpstore.open(path, **options) as store:
         load.use(store)
         while store.stats().unloaded_partitions:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
-        most = await load.closed_loop(min(seconds, CALIBRATION_S_MAX))
-        task = progress.add_task("at rest and maintaining", total=2 * pairs)
-        for _ in range(pairs):
-            for rewrite in (None, rewritten):
-                phases.append(await load.phase(share * most, seconds, holds, rewrite))
+        most = await load.closed_loop(min(how.seconds, CALIBRATION_S_MAX))
+        task = progress.add_task("at rest and maintaining", total=2 * how.pairs)
+        for _ in range(how.pairs):
+            for rewrite in (None, how.rewritten):
+                if rewrite is not None:
+                    await load.replace(how.garbage)
+                phases.append(await load.phase(how.share * most, how.seconds, holds, rewrite))
                 progress.advance(task)
     return most, phases
 
@@ -216,9 +238,7 @@ def _maintenance(phases: list[Phase]) -> list[Figure]:
     ]
 
 
-def _method(
-    blocks: int, pairs: int, seconds: float, rewritten: int, options: dict[str, Any], phases: list[Phase]
-) -> list[str]:
+def _method(blocks: int, how: _How, options: dict[str, Any], phases: list[Phase]) -> list[str]:
     reads, hits = sum(phase.reads for phase in phases), sum(phase.cache_hits for phase in phases)
     return [
         (
@@ -227,18 +247,19 @@ def _method(
             f"came from it; log files of {options['log_file_bytes'] / (1 << 20):,.1f} MiB"
         ),
         (
-            f"{pairs} pairs of phases of {seconds:g} s; matches with locations by match_ids, {100 * LONG_SHARE:.0f} % "
-            "of them of 16 windows; latency: from when a match was due to its answer; the rate is "
-            f"measured before, by {CLOSED_TASKS} tasks in a closed loop"
+            f"{how.pairs} pairs of phases of {how.seconds:g} s; matches with locations by match_ids, "
+            f"{100 * LONG_SHARE:.0f} % of them of 16 windows; latency: from when a match was due to its answer; the "
+            f"rate is measured before, by {CLOSED_TASKS} tasks in a closed loop"
         ),
         (
-            f"maintaining: {rewritten:,} blocks a second removed by remove_ids and as many inserted (their cost is in "
-            f"the latencies too), checkpoint() each {CHECKPOINT_EVERY_S:g} s, compact() again and again; afterwards, "
-            "until nothing has run for half a second, nothing is measured"
+            f"maintaining: {how.garbage:,} blocks replaced before, {how.rewritten:,} a second meanwhile by remove_ids "
+            "and insert_ids (their cost is in the latencies too), checkpoint() each "
+            f"{CHECKPOINT_EVERY_S:g} s, compact() again and again; afterwards, until nothing has run for half a "
+            "second, nothing is measured"
         ),
         (
             "longest hold: wall time of any callback of asyncio's own loop, the bench's included, less the time "
-            "that its thread waited for a core"
+            "that its thread had no core (see bench loop)"
         ),
         f"answers: the length of each, ids and locations of one in {1 / CHECKED_SHARE:.0f}",
     ]
