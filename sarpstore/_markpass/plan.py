@@ -1,143 +1,67 @@
-"""What a mark pass decides, from one row for each entry. Pure; takes long enough to be called on a thread.
+"""What a mark pass decides, from one row for each entry. Pure; the kernel does it, in a call that is made on a thread.
 
-Memory, beside the rows' 48 bytes a segment: 13 bytes a segment, and up to 60 a segment of the largest window while that
-is decided; then 16, of which 8 a segment are kept, and 8 for each window that something branches off in.
+Memory, beside the rows' 48 bytes a segment and the removals' 8: 24 bytes a segment; 16 for each whole one of a window
+and of one next to it, and 10 more for each of the window where that is most. So at most 50 a segment, where one window
+has all of them. Then 8 a segment are kept, and 8 for each window that something branches off in.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from sarpstore import _format as fmt
-from sarpstore._kernel import MARK_ROW_DTYPE
+from sarpstore._errors import LimitError
+from sarpstore._kernel import MARK_ROW_DTYPE, ffi, lib, pointer, reserve
 
-__all__ = ["Plan", "decide", "make_plan"]
+__all__ = ["Plan", "make_plan"]
 
 U64s = npt.NDArray[np.uint64]
 
-_MASK_BITS: Final = np.uint64(16)
-_LENGTH_BITS: Final = np.uint64(8)
-_SLOT_BITS: Final = np.uint64(fmt.UNIT_BITS)
-_MASK_GROUP: Final = 4  # offsets that share a mask bit
+_ROWS_MAX: Final = (1 << 32) - 1  # the kernel numbers them with 32 bits
+_NONE: Final = np.empty(0, np.uint64)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Plan:
-    """What the sweeps apply, and what the rows said of the log's files."""
+    """What the sweeps apply, and what the rows said of the log's files. uint64 all."""
 
     verdicts: U64s
     """Ascending: reference << 8 | blocks that stay; 0: the entry goes."""
     masks: U64s
     """Ascending, one a root key: key << 16 | mask bits of the entries that stay."""
-    intact: npt.NDArray[np.int64]
-    """By slot: records of which every block is alive."""
+    intact: U64s
+    """By slot, `SARP_SLOTS` of them: records of which every block is alive."""
+
+    def give_up(self) -> None:
+        """Forget all of it. Large memory takes long to be given back: this is called on a thread, too."""
+        self.verdicts = self.masks = self.intact = _NONE
 
 
 def make_plan(rows: npt.NDArray[Any], removals: U64s, position: int) -> Plan:
-    """The plan for rows (`MARK_ROW_DTYPE`) of all entries of records up to `position`, the pass's.
+    """The plan for rows (`MARK_ROW_DTYPE`, contiguous) of all entries of records up to `position`, the pass's.
 
-    `removals` are the positions of all markers and epochs, in any order.
+    `removals` are the positions of all markers and epochs, in any order; they are sorted in place, the rows stay as
+    they are. LimitError where there is no memory, or from 4,294,967,296 rows on.
     """
     assert rows.dtype == MARK_ROW_DTYPE
-    left = decide(rows, np.unique(removals), position)
-    return Plan(_verdicts(rows, left), _masks(rows, left), _intact(rows, left))
-
-
-def decide(rows: npt.NDArray[Any], removals: U64s, position: int) -> npt.NDArray[np.uint8]:
-    """Of each row's entry the blocks that stay. `removals` ascends."""
-    left = np.zeros(len(rows), np.uint8)
-    order = np.argsort(rows["window"], kind="stable")
-    windows = rows["window"][order]
-    begins = np.flatnonzero(np.diff(windows, prepend=windows[:1])).tolist() if len(rows) else []
-    before, parents = -1, _NO_PARENTS
-    for begin, end in pairwise([0, *begins, len(rows)]):
-        if begin == end:
-            continue
-        members, window = order[begin:end], int(windows[begin])
-        if window != before + 1:
-            parents = _NO_PARENTS
-        left[members], parents = _decide_window(rows, members, window, parents, removals, position)
-        before = window
-        # Small arrays' operations keep the interpreter's lock, and the event loop waits for it: offer it each time.
-        time.sleep(0)
-    return left
-
-
-class _Parents(NamedTuple):
-    """Whole entries of one window that stay, by the tag of their last block."""
-
-    tags: U64s
-    """Ascending, each once."""
-    ages: npt.NDArray[np.int64]
-    """Removals that the oldest of them outlived or followed: those up to its `born`."""
-
-    @classmethod
-    def of(cls, tags: U64s, ages: npt.NDArray[np.int64]) -> _Parents:
-        order = np.lexsort((ages, tags))
-        tags, ages = tags[order], ages[order]
-        first = np.ones(len(tags), bool)
-        first[1:] = tags[1:] != tags[:-1]
-        return cls(tags[first], ages[first])
-
-    def have(self, prefixes: U64s, ages: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Whether there is a parent for each record: no removal came between the record's birth and the parent's."""
-        if not len(self.tags):
-            return np.zeros(len(prefixes), bool)
-        at = np.minimum(np.searchsorted(self.tags, prefixes), len(self.tags) - 1)
-        found: npt.NDArray[np.bool_] = (self.tags[at] == prefixes) & (self.ages[at] <= ages)
-        return found
-
-
-_NO_PARENTS: Final = _Parents(np.empty(0, np.uint64), np.empty(0, np.int64))
-
-
-def _decide_window(
-    rows: npt.NDArray[Any],
-    members: npt.NDArray[np.intp],
-    window: int,
-    parents: _Parents,
-    removals: U64s,
-    position: int,
-) -> tuple[npt.NDArray[np.uint8], _Parents]:
-    """Blocks that stay of each of a window's rows, and who are parents to the next window's."""
-    born = rows["born"][members]
-    # What was inserted since the pass began was proved against every removal up to it.
-    newer = born >= np.uint64(position)
-    n = rows["n"][members]
-    left = np.where(newer, n, np.minimum(n, rows["cut"][members]))
-    ages = np.searchsorted(removals, born, side="right")
-    alive = left > rows["d"][members]
-    if window:
-        alive &= parents.have(rows["prefix"][members], ages)
-    left[~(alive | newer)] = 0
-    whole = left == fmt.WINDOW
-    return left, _Parents.of(rows["last"][members[whole]], ages[whole])
-
-
-def _verdicts(rows: npt.NDArray[Any], left: npt.NDArray[np.uint8]) -> U64s:
-    verdicts: U64s = rows["reference"] << _LENGTH_BITS
-    verdicts |= left
-    verdicts.sort()
-    return verdicts
-
-
-def _masks(rows: npt.NDArray[Any], left: npt.NDArray[np.uint8]) -> U64s:
-    branches = np.flatnonzero((left > 0) & (rows["d"] > 0))
-    bits = np.left_shift(np.uint64(1), (rows["d"][branches] // _MASK_GROUP).astype(np.uint64))
-    masks: U64s = rows["root_key"][branches] << _MASK_BITS | bits
-    masks.sort()
-    if not len(masks):
-        return masks
-    first = np.flatnonzero(np.diff(masks >> _MASK_BITS)) + 1
-    return np.bitwise_or.reduceat(masks, np.concatenate([[0], first]))
-
-
-def _intact(rows: npt.NDArray[Any], left: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    chosen = (left == rows["n"]) & (rows["whole"] > 0)
-    return np.bincount((rows["reference"][chosen] >> _SLOT_BITS).astype(np.int64))
+    if len(rows) > _ROWS_MAX:
+        raise LimitError(f"a mark pass over {len(rows):,} segments: at most {_ROWS_MAX:,} can be decided together")
+    what = "the plan of a mark pass"
+    scratch = reserve(lib.sarp_mark_decide_bytes(len(rows), len(removals)), what)
+    verdicts, masks = reserve(len(rows) * 8, what), reserve(len(rows) * 8, what)
+    intact = reserve(lib.SARP_SLOTS * 8, what)
+    c = ffi.new("sarp_mark_decision *")
+    c.rows, c.row_count = pointer("sarp_mark_row *", rows), len(rows)
+    c.removals, c.removal_count = pointer("uint64_t *", removals), len(removals)
+    c.scratch = pointer("void *", scratch)
+    c.verdicts, c.masks, c.intact = (pointer("uint64_t *", space) for space in (verdicts, masks, intact))
+    c.position = position
+    lib.sarp_mark_decide(c)
+    return Plan(
+        np.frombuffer(verdicts, np.uint64, len(rows)),
+        np.frombuffer(masks, np.uint64, int(c.mask_count)),
+        np.frombuffer(intact, np.uint64),
+    )

@@ -61,6 +61,12 @@ class RowReader:
         """The rows so far (`MARK_ROW_DTYPE`), a view."""
         return np.frombuffer(self._space, MARK_ROW_DTYPE, self._count)
 
+    def take(self) -> npt.NDArray[Any]:
+        """The rows, whose memory is given back with this array; the reader is of no use after it."""
+        rows = self.rows
+        del self._space
+        return rows
+
     async def read(self, scheduler: Scheduler, file: File, number: int, slot: int, end: int) -> FileSeen:
         """Add the rows of a log file up to byte `end`, a page's end."""
         scan = ffi.new("sarp_mark_scan *")
