@@ -157,8 +157,8 @@ static void note(const deciding *s, uint64_t at, const sarp_mark_row *row, uint3
     if (left == row->n && row->whole) d->intact[row->reference >> 24]++;
 }
 
-/* Decides the rows from `begin` to `end` of the order, which are a window's, and puts those who may be parents into `list`. Returns how
-   many they are. */
+/* Decides the rows from `begin` to `end` of the order, which are a window's, and puts those who may be parents into `list`. Returns
+   how many they are. */
 static uint64_t decide_window(const deciding *s, uint64_t begin, uint64_t end, const parents *before, parent *list) {
     uint64_t count = 0;
     for (uint64_t at = begin; at < end; at++) {

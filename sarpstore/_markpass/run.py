@@ -17,7 +17,7 @@ from sarpstore._markpass.rows import FileSeen, RowReader
 from sarpstore._markpass.sweep import FreshMasks, sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     import numpy.typing as npt
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MarkPass", "PassResult"]
 
-_FILES_AT_ONCE: Final = 1024  # that are compared with what the plan counted: some 0.15 ms
+_FILES_AT_ONCE: Final = 1024  # that are compared with what the plan counted: some 0.3 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +169,17 @@ def _plan_of(reader: RowReader, removals: list[npt.NDArray[np.uint64]], position
     return make_plan(rows, positions, position), len(rows)
 
 
-async def _intact_files(files: Sequence[FileSeen], plan: Plan, before: int) -> tuple[int, ...]:
-    """Numbers of the files below `before` in which everything that was seen is alive."""
+async def _intact_files(files: list[FileSeen], plan: Plan, before: int) -> tuple[int, ...]:
+    """Numbers of the files below `before` in which all that was seen is alive. `files` ascends; it is emptied."""
     alive, intact = plan.intact.data, []
-    for first in range(0, len(files), _FILES_AT_ONCE):
+    while files:
+        part = files[-_FILES_AT_ONCE:]
+        del files[-_FILES_AT_ONCE:]
         intact += [
             file.number
-            for file in files[first : first + _FILES_AT_ONCE]
+            for file in reversed(part)
             if file.number < before and not file.damaged and alive[file.slot] == file.segments
         ]
         await asyncio.sleep(0)
+    intact.reverse()
     return tuple(intact)
