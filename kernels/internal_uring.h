@@ -9,6 +9,7 @@ enum {
     URING_OP_READ = 22,
 
     URING_SQE_FIXED_FILE = 1,
+    URING_SQE_ASYNC = 1 << 4,
 
     URING_SETUP_CLAMP = 1 << 4,
     URING_SETUP_SUBMIT_ALL = 1 << 7,
