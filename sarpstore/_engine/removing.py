@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
@@ -28,6 +29,7 @@ __all__ = ["Remover"]
 
 Result = TypeVar("Result")
 
+_ID: Final = Struct(f"{fmt.ID_BYTES}s")
 # Ids of one step: what a count record holds, and a remove record does, too.
 _STEP_IDS: Final = fmt.COUNT_ENTRIES_MAX
 _COUNT_MAX: Final = 0xFFFF_FFFF
@@ -119,7 +121,7 @@ class Remover:
         self._state.ledger.on_removal(fmt.position_file(position), len(record))
         source = ffi.from_buffer("uint8_t[]", ids)
         self._state.removals.mark(source, len(ids), holder, name_space, position)
-        removed = len(ids) if len(ids) == 1 else len(set(map(bytes, ids)))
+        removed = len(set(_ID.iter_unpack(ids.data.cast("B"))))
         self.removed += removed
         return removed
 

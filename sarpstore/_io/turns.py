@@ -13,14 +13,14 @@ _BUSY_S: Final = 100e-6
 # Between two looks whether they still have; asyncio's timers are good to a millisecond.
 _PAUSE_S: Final = 500e-6
 # A piece of work waits so long at most: under a load that leaves no gap the work still ends some day.
-_WAIT_S_MAX: Final = 10e-3
+_WAIT_S_MAX: Final = 4e-3
 
 
 async def give_way() -> None:
     """Between two pieces of background work, each well below a millisecond: let the others run until they are idle.
 
     A piece begins where the loop has nothing else to do, so that what arrives next waits for one piece at most, however
-    many kinds of work are due at a time. A loop that is never idle gives each of them a piece in ten milliseconds.
+    many kinds of work are due at a time. A loop that is never idle gives each of them a piece in four milliseconds.
     """
     began = perf_counter()
     while await _turn() > _BUSY_S and perf_counter() - began < _WAIT_S_MAX:  # noqa: ASYNC110 - nobody tells
