@@ -48,7 +48,7 @@ async def test_on_an_idle_loop_work_goes_on(others):
 
 
 async def test_beside_busy_others_it_waits_for_a_gap(others):
-    loop = others(lambda n: 1e-3 if n < 3 else 20e-6)
+    loop = others(lambda n: 5e-4 if n < 3 else 20e-6)
     await give_way()
     assert (loop.turns, loop.pauses) == (4, 3)
 

@@ -54,8 +54,8 @@ class _How(NamedTuple):
 
 @click.command("maintenance", short_help="Match latency at rest and beside compaction, passes and checkpoints.")
 @click.option("--blocks", callback=one_size, default="2e6", show_default=True, help="Blocks held.")
-@click.option("--pairs", type=click.IntRange(min=1), default=10, show_default=True, help="Phases of each kind.")
-@click.option("--seconds", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Length of a phase.")
+@click.option("--pairs", type=click.IntRange(min=1), default=5, show_default=True, help="Phases of each kind.")
+@click.option("--seconds", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Length of a phase.")
 @click.option(
     "--load",
     "load_percent",
