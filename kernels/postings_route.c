@@ -15,6 +15,8 @@ typedef struct {
     barrier removed;
     const uint64_t *before; /* for each window the newest marker in the windows before it; NULL: there is none */
     reading r;
+    uint32_t cuts; /* of dead postings that this call may still make before others have their turn; then `tired` */
+    int tired;
 } routing;
 
 /* The best proved record of one window. */
@@ -70,7 +72,10 @@ typedef struct {
     uint32_t n, left; /* left 0: it is dead */
 } dead_posting;
 
-enum { DEAD_MAX = 16 }; /* that one round of reading takes out; the next finds the others */
+enum {
+    DEAD_MAX = 16, /* that one round of reading takes out; the next finds the others */
+    CUTS_MAX = 16  /* of one call: each goes through the lists at all points of its record */
+};
 
 /* Blocks of a window that a record proves, at most `n`; of a dead one 0. A dead or cut one is noted: it stands at points that it does
    not reach any more, where it hides records that reach further than it on another way. */
@@ -130,7 +135,12 @@ static void find_best(routing *t, uint32_t first, uint32_t limit, proof *best, u
             if (!ids || !postings_cut(t->dir, &t->r, t->seed, ids, dead[i].n, dead[i].left, dead[i].reference)) return;
         }
         if (t->r.missing) return;
-        if (count) continue;
+        if (count) {
+            t->tired = t->cuts <= count;
+            if (t->tired) return;
+            t->cuts -= count;
+            continue;
+        }
         if (!best->length || best->length > point_offset(at.point)) return;
         reach = point_offset(at.point);
     }
@@ -168,7 +178,7 @@ static void touch(routing *t, const proof *p, uint32_t first) {
 }
 
 /* All windows are presumed whole, so that their reads go out together; the first that is found not to be ends it. Goes
-   through `at_once` windows and notes where it stands. */
+   through `at_once` windows, or as far as its cuts last, and notes where it stands. */
 static void match_one(routing *t, uint32_t at_once) {
     sarp_query *q = t->query;
     const uint32_t windows = count_lists(t), begin = q->located <= windows ? q->located : 0;
@@ -183,6 +193,7 @@ static void match_one(routing *t, uint32_t at_once) {
         proof best = {0};
         t->r.missing = 0;
         find_best(t, first, limit, &best, &records);
+        if (t->tired) break;
         if (t->r.missing) {
             missing = 1;
             continue;
@@ -199,7 +210,7 @@ static void match_one(routing *t, uint32_t at_once) {
     if (last.length || !begin) answer(q, matched, records, &last);
     q->records = records;
     q->located = ended || window == windows ? 0 : window;
-    q->status = q->located ? SARP_NEED : SARP_OK;
+    q->status = q->located || t->tired ? SARP_NEED : SARP_OK;
 }
 
 static routing routing_of(sarp_postings *dir, const sarp_pages *pages, sarp_query *q, sarp_needs *needs) {
@@ -207,7 +218,8 @@ static routing routing_of(sarp_postings *dir, const sarp_pages *pages, sarp_quer
                      .query = q,
                      .seed = seed_of(dir->base, q->holder, q->name_space),
                      .removed = barrier_of(dir->base, q->holder, q->name_space),
-                     .r = {.base = dir->base, .pages = pages, .needs = needs}};
+                     .r = {.base = dir->base, .pages = pages, .needs = needs},
+                     .cuts = UINT32_MAX};
 }
 
 int32_t postings_match_whole(sarp_postings *dir, const sarp_pages *pages, sarp_query *query, sarp_needs *needs) {
@@ -222,6 +234,7 @@ int32_t sarp_postings_match(sarp_postings *dir, const sarp_pages *pages, sarp_qu
     for (size_t i = 0; i < count; i++) {
         if (queries[i].status != SARP_NEED) continue;
         routing t = routing_of(dir, pages, queries + i, needs);
+        t.cuts = CUTS_MAX;
         match_one(&t, MATCH_WINDOWS);
         open += queries[i].status == SARP_NEED;
     }

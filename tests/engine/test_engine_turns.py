@@ -143,3 +143,25 @@ async def test_damage_far_down_a_long_match(tmp_path: Path) -> None:
         # Inserting again mends it.
         assert await namespace.insert_ids(ids, np.zeros(BLOCKS, sarpstore.LOCATION)) > 0
         assert (await namespace.match_ids(ids)).blocks == BLOCKS
+
+
+async def test_many_dead_candidates_are_taken_out_in_turns(tmp_path: Path) -> None:
+    """Of the published method: what a removal shortened stands at a window's points until a match finds it there."""
+    branches, blocks, common, removed = 300, 40, 20, 10
+    rng = np.random.default_rng(5)
+    stem = rng.integers(0, 256, (common, 16), np.uint8)
+    rows = np.zeros(blocks, sarpstore.LOCATION)
+    rows["address"] = np.arange(blocks)
+    async with sarpstore.open(tmp_path / "store", routing="sarp") as store:
+        namespace = store.namespace("m")
+        paths = [np.vstack([stem, rng.integers(0, 256, (blocks - common, 16), np.uint8)]) for _ in range(branches)]
+        for path in paths:
+            await namespace.insert_ids(path, rows)
+        await namespace.remove_ids(stem[removed : removed + 1])
+        await store.sync()
+        turns, match = await _turns_during(namespace.match_ids(paths[0]))
+        assert turns > 2
+        for path in paths[::50]:
+            match = await namespace.match_ids(path)
+            assert match.blocks == removed
+            assert match.locations["address"].tolist() == list(range(removed))
