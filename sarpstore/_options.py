@@ -67,7 +67,7 @@ class Options:
         more raises LimitError.
     holders_max (65_536): Bound of the holders that a store knows; one more raises LimitError.
     markers_max (131_072): Removals that are remembered one by one, 40 bytes each, 64 to 16,777,216. A mark pass begins
-        when half of them are taken; removals past the bound wait for it.
+        when a quarter of them are new, in small stores earlier; removals past the bound wait for it.
     counts_max (65_536): Blocks that are remembered as announced more than once, 40 bytes each.
     ttl_s (None): Seconds after which a sequence expires, counted from when its first block was inserted. Not written
         in the store; `Store.set_ttl` sets those of holders and namespaces.
