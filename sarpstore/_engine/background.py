@@ -59,6 +59,8 @@ class Background:
         """Checkpoints published."""
         self._log_counted = False
         self.lifetimes = Lifetimes(options.ttl_s)
+        # What expired before this process began must not come back until its first look at the clock.
+        self.lifetimes.expire(state)
         self.maintenance = None
         if self._checkpointer is not None:
             self.maintenance = Maintenance(
@@ -147,6 +149,7 @@ class Background:
         old, self._state = self._tasks, state
         for task in old:
             task.cancel()
+        self.lifetimes.expire(state)
         self._tasks = self._reading_tasks(state)
         await asyncio.wait(old)
 

@@ -48,5 +48,10 @@ class Lifetimes:
         if state.gathering is not None and now_ms - self._noted_ms >= _MOMENT_MS:
             self._noted_ms = now_ms
             state.moments.add(state.gatherer.beyond, now_ms)
+        self.expire(state)
+
+    def expire(self, state: State) -> None:
+        """Let expire what has outlived its time by now, as far as moments tell."""
+        now_ms = wall_ms()
         for (kind, key), ttl_ms in self._ttl_ms.items():
             state.removals.expire(state.moments.before(int(now_ms - ttl_ms)), kind, key)

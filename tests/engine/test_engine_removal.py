@@ -321,6 +321,21 @@ async def test_a_time_to_live_goes_on_over_a_restart(clock):
         assert await blocks(namespace, A) == 0
 
 
+async def test_what_has_expired_does_not_come_back_when_a_store_is_opened(clock):
+    folder = MemoryFolder()
+    async with memory_store(folder, ttl_s=60) as store:
+        await store.namespace("m").insert(A, locations(len(A)))
+        await ticked(store)
+        await store.checkpoint()
+    clock.now_ms += 100_000
+    async with memory_store(folder.reopen(), ttl_s=60) as store:
+        assert await blocks(store.namespace("m"), A) == 0
+    async with memory_store(folder.reopen(), ttl_s=60, read_only=True) as store:
+        assert await blocks(store.namespace("m"), A) == 0
+        await store.refresh()
+        assert await blocks(store.namespace("m"), A) == 0
+
+
 @pytest.mark.parametrize("ttl_s", [0, -1, float("nan"), float("inf"), "60", True])
 async def test_impossible_lifetimes(ttl_s):
     with pytest.raises(sarpstore.OptionError, match="ttl_s"):
