@@ -3,9 +3,12 @@
     python -m fuzz.life --runs 10000 [--steps 50] [--seed N] [--routing sarp] [--first K]
 
 A run is one store, in memory, and some 50 steps: insert, match, remove, truncate, clear, steps started together, sync,
-checkpoint, mark pass, compact, reopen with and without checkpoints, power cuts in the middle of any of these. The
-store's answers must be the model's, its locations too. The first difference is made small and printed, and the exit
-status is 1. A seed gives the same runs again; `--first` begins with a later one of them.
+checkpoint, mark pass, compact, reopen with and without checkpoints, power cuts in the middle of any of these. A quarter
+of the stores have a bound on their files that is met, so that records are evicted (`evicted` counts them, `refused` the
+calls that found no room); some have times to live, of everything, of holders and of namespaces, and a clock that leaps.
+The store's answers must be the model's, its locations too; where something may have been evicted or have expired, they
+may be shorter, and the model follows. The first difference is made small and printed, and the exit status is 1. A seed
+gives the same runs again; `--first` begins with a later one of them.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ _TESTS = Path(__file__).resolve().parent.parent / "tests" / "engine"
 sys.path.insert(0, str(_TESTS))
 
 from life_machine import Difference, live  # noqa: E402 - found through the path above
-from life_steps import KINDS, Setup, Step, plainer, random_setup, random_step  # noqa: E402 - found through the path above
+from life_steps import Setup, Step, plainer, random_setup, random_step  # noqa: E402 - found through the path above
 
 from sarpstore import _format as fmt  # noqa: E402 - after the path above
 
@@ -46,7 +49,7 @@ class Fuzz:
         """What run `number` is."""
         random = Random(f"{self.seed} {number}")
         setup = random_setup(random, self._routings[number % len(self._routings)])
-        return setup, [random_step(random, KINDS) for _ in range(self._steps)]
+        return setup, [random_step(random, setup.kinds) for _ in range(self._steps)]
 
     def live(self, setup: Setup, steps: list[Step]) -> Exception | None:
         """The difference that this life shows, or whatever else went wrong."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sarpstore._files import rounded
+
 if TYPE_CHECKING:
     from sarpstore._files import CrashMode, MemoryFolder
 
@@ -11,8 +13,11 @@ if TYPE_CHECKING:
 class CutFolder:
     """A folder whose writes, syncs and changes of names are counted, and cut where it was told to."""
 
-    def __init__(self, inner: MemoryFolder) -> None:
+    def __init__(self, inner: MemoryFolder, *, measured: bool = False) -> None:
         self.inner = inner
+        self.bytes_highest = 0
+        """The most that all files took at any time, in whole pages, where that is `measured`."""
+        self._measured = measured
         self.image: MemoryFolder | None = None
         """What the power cut left."""
         self._left = 0
@@ -32,10 +37,17 @@ class CutFolder:
 
     def changed(self) -> None:
         """Count a change."""
+        if self._measured:
+            self.bytes_highest = max(self.bytes_highest, self.bytes)
         if self._left:
             self._left -= 1
             if not self._left:
                 self.cut_now()
+
+    @property
+    def bytes(self) -> int:
+        """What all files take now, in whole pages, and the lock file."""
+        return rounded(1) + sum(rounded(len(content.now)) for content in self.inner._disk.names.values())
 
     def create(self, name: str) -> CutFile:
         file = CutFile(self.inner.create(name), self)

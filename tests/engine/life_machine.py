@@ -2,59 +2,43 @@
 
 What a power cut leaves, and in which order concurrent steps took effect, only the store knows: the machine goes on with
 every past that agrees with all answers so far. No past left is a difference.
+
+What a store evicts, and when exactly something expires, it does not say either. A block may be missing if it was not
+seen since the last eviction, or if its time to live may have ended; from then on it must be missing, with all that
+follows it, until it is inserted again, or another process finds it in the log.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import operator
-from collections import Counter
-from dataclasses import dataclass
-from functools import partial
 from itertools import permutations
 from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import numpy as np
 import pytest
 from life_backend import LoopBackend, QuietLoop
+from life_deeds import CERTAIN, NOTED_S, REFUSED, Deed, Deeds, Doubt
 from life_folder import CutFolder
 from life_model import Domain, Model, Path, Tree
-from life_steps import (
-    BLOCKS_MAX,
-    DOMAINS,
-    PATHS,
-    Call,
-    Clear,
-    Crash,
-    Estimate,
-    Fork,
-    Heads,
-    Insert,
-    Match,
-    MatchHolders,
-    MatchMany,
-    Remove,
-    Reopen,
-    Setup,
-    Step,
-    Together,
-    Truncate,
-)
-from store_helpers import locations, names_of, remove_checkpoints, small_files
+from life_steps import DOMAINS, Call, Crash, Heads, Pour, Reopen, Setup, Step, Together
+from life_time import Horizons, Scope, WallClock
+from store_helpers import WIDE, names_of, remove_checkpoints, small_files
 
 import sarpstore
 from sarpstore import _format as fmt
-from sarpstore._engine import matcher, state
+from sarpstore import _options
+from sarpstore._engine import background, lifetimes, matcher, state
 from sarpstore._files import MemoryFolder
+from sarpstore._io import turns
 from sarpstore._log import header
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections import Counter
+    from collections.abc import Sequence
 
-    from sarpstore import Namespace, Store
+    from sarpstore import Store
 
 OPTIONS: Final = {
     "block_tokens": 1,
@@ -66,9 +50,11 @@ OPTIONS: Final = {
     "counts_max": 1024,
     "queue_depth": 8,
 }
-SECONDS_MAX: Final = 60
+SECONDS_MAX: Final = 120
 """A life that takes longer hangs."""
-PATTERNS: Final = [tuple(Random(symbol).choices([0, 1], k=BLOCKS_MAX)) for symbol in range(3)]
+
+PASTS_MAX: Final = 8
+"""Of more, those that are wrong are found out at once, while the store says most."""
 
 Past: TypeAlias = tuple[Model, ...]
 """States in their order: the last is now, the first the one that survives whatever happens."""
@@ -78,33 +64,27 @@ class Difference(AssertionError):  # noqa: N818 - it is no error of the program
     """The store's answer is none that the model allows."""
 
 
-@dataclass(frozen=True)
-class Deed:
-    """A step as it is done to the store, and to a model: the states that come after it, and the answer expected."""
-
-    do: Callable[[], Awaitable[Any]]
-    on: Callable[[Model], tuple[Sequence[Model], Any]]
-    fits: Callable[[Any, Any], bool] = operator.eq
-    """Whether an answer (the first argument) is what is expected."""
-
-
 class Life:
     """One store, through openings and crashes."""
 
-    def __init__(self, setup: Setup, log_file_bytes: int) -> None:
-        self.counts: Counter[str] = Counter()
+    def __init__(self, setup: Setup, log_file_bytes: int, clock: WallClock) -> None:
         self._setup = setup
-        self._options = OPTIONS | setup.options | {"log_file_bytes": log_file_bytes}
-        self._is_lossy = setup.bytes_max is not None
+        dtype = sarpstore.LOCATION if setup.bytes_max is None else WIDE
+        self._options = OPTIONS | setup.options | {"log_file_bytes": log_file_bytes, "location_dtype": dtype}
         self._tree = Tree()
+        self._clock = clock
+        self._horizons = Horizons()
+        self._deeds = Deeds(self._tree, clock, self._horizons, dtype)
+        self.counts: Counter[str] = self._deeds.counts
         self._pasts: list[Past] = [(Model(self._tree),)]
         self._folder = CutFolder(MemoryFolder())
+        self._bytes_max = 0
+        self._evicted = 0
+        """Records that the present process had evicted when that was last looked at."""
+        self._misses_evicted = False
+        self._noted = 0.0
+        """When what was inserted before was, a checkpoint says."""
         self._store: Store
-        self._paths: list[Path] = [()]
-        self._offered: set[tuple[Domain, int, int]] = set()
-        self._ids: dict[tuple[str, Path], Any] = {}
-        self._inserted: dict[Domain, dict[Path, None]] = {domain: {} for domain in DOMAINS}
-        self._address = 1
 
     async def live(self, steps: Sequence[Step]) -> None:
         """All steps, and then once more through every way of opening. Raises a Difference."""
@@ -122,251 +102,168 @@ class Life:
     async def _take(self, step: Step) -> None:
         if isinstance(step, Reopen):
             await self._store.close()
+            self._notice_eviction()
             self._pasts = _distinct([past[-1:] for past in self._pasts])
             await self._open_again(self._folder.inner, step.heads)
         elif isinstance(step, Crash):
             await self._crash(step)
         else:
             await self._do(step)
-            self._acknowledge(step)
+            if self._is_lossy and len(self._pasts) > PASTS_MAX:
+                await self._check_all()
 
     # --- opening
 
     async def _open(self) -> None:
-        self._store = await sarpstore.open(self._folder, **self._options)
+        self._bytes_max = max(self._setup.bytes_max or 0, self._folder.bytes)
+        self._store = self._deeds.store = await sarpstore.open(self._folder, **self._options)
+        self._evicted = 0
+        ttl: dict[Scope, float] = {} if self._setup.ttl_s is None else {("store", 0): self._setup.ttl_s * 1e3}
+        self._horizons.opened(ttl, self._clock.now_ms())
 
     async def _open_again(self, folder: MemoryFolder, heads: Heads) -> None:
-        self._folder = CutFolder(folder.reopen())
+        self._folder = CutFolder(folder.reopen(), measured=self._setup.bytes_max is not None)
         _leave(self._folder.inner, heads)
+        # An older checkpoint names what was evicted since, in files that may be gone by now.
+        # That is counted as damage, then and by all who go on from there.
+        self._misses_evicted |= heads == "older" and self._setup.bytes_max is not None
+        if heads != "all":
+            self._noted = 0.0
         await self._open()
+        if self._is_lossy:
+            now = self._clock.now_ms()
+            self._pasts = [tuple(each.opened_again(now, self._noted) for each in past) for past in self._pasts]
         await self._check_all()
 
     async def _crash(self, step: Crash) -> None:
         before = self._pasts
         self._folder.cut_after(step.writes, step.seed, step.mode)
+        noted = self._noted
         await self._do(step.during)
         image = self._folder.cut_now()
         with contextlib.suppress(sarpstore.SarpError):
             await self._store.close()
+        self._noted = noted
         states = {id(each): each for past in (*before, *self._pasts) for each in past}
         self._pasts = _distinct([(each,) for each in states.values()])
+        # What was evicted meanwhile was no longer sure before the cut.
+        self._notice_eviction(anything=self._setup.bytes_max is not None)
         await self._open_again(image, step.heads)
 
     # --- doing
 
     async def _do(self, step: Step) -> None:
         """Do it to the store, and keep the pasts that agree with its answers."""
+        if isinstance(step, Pour):
+            for _ in range(step.paths):
+                await self._do_together(step, [self._deeds.poured(DOMAINS[step.domain], step.blocks)])
+            # Or each of them could be the last that a crash left, for long: where much is evicted, few answers tell.
+            await self._do_together(Call("sync"), [self._deeds.of(Call("sync"))])
+            return
+        began_ms = self._clock.now_ms()
         steps = step.steps if isinstance(step, Together) else (step,)
-        deeds = [self._deed(each) for each in steps]
+        answers = await self._do_together(step, [self._deeds.of(each) for each in steps])
+        if isinstance(step, Call) and step.name == "checkpoint" and REFUSED not in answers:
+            self._noted = began_ms - NOTED_S * 1e3
+
+    async def _do_together(self, step: Step, deeds: Sequence[Deed]) -> list[Any]:
+        self._notice_eviction()
+        self._let_expire()
         answers = await asyncio.gather(*(deed.do() for deed in deeds))
+        doubt = self._doubt()
         pasts = [
             after
             for past in self._pasts
             for order in permutations(range(len(deeds)))
-            if (after := _past_after(past, [(deeds[i], answers[i]) for i in order]))
+            if (after := _past_after(past, [(deeds[i], answers[i]) for i in order], doubt))
         ]
         if not pasts:
             expected = [deed.on(past[-1])[1] for past in self._pasts for deed in deeds]
             raise Difference(f"{step}: {answers} where {expected} should be")
         self._pasts = _distinct(pasts)
-
-    def _acknowledge(self, step: Step) -> None:
-        """Forget what no crash can bring back."""
-        if self._setup.durability == "always" or isinstance(step, Call):
+        self._check_bytes(step)
+        if REFUSED not in answers and (self._setup.durability == "always" or isinstance(step, Call)):
+            # What no crash can bring back.
             self._pasts = _distinct([past[-1:] for past in self._pasts])
+        return answers
 
-    def _deed(self, step: Step) -> Deed:
-        match step:
-            case Insert():
-                return self._insert(step)
-            case Match(domain, path, located):
-                return self._match(DOMAINS[domain], self._path(path), located=located)
-            case Estimate(domain, path):
-                return self._estimate(DOMAINS[domain], self._path(path))
-            case MatchMany(domain, located):
-                return self._match_many(DOMAINS[domain], self._paths, located=located)
-            case MatchHolders(path):
-                return self._match_holders(self._path(path))
-            case Remove():
-                return self._remove(step)
-            case Truncate(domain, fork, blocks):
-                path, (namespace, holder) = self._path(fork), self._place(DOMAINS[domain])
-                return Deed(
-                    lambda: namespace.truncate(path, blocks=blocks, holder=holder),
-                    lambda model: (model.truncate(DOMAINS[domain], path, blocks), None),
-                )
-            case Clear(holder):
-                return Deed(lambda: self._store.clear_holder(holder), lambda model: (model.clear(holder), None))
-            case Call(name):
-                call = self._mark_pass if name == "mark_pass" else getattr(self._store, name)
-                return Deed(call, lambda _: ((), None))
-        raise AssertionError(step)
+    # --- what the store does by itself
 
-    async def _mark_pass(self) -> None:
-        """What otherwise comes when it is due."""
+    @property
+    def _is_lossy(self) -> bool:
+        return self._setup.bytes_max is not None or self._setup.ttl_s is not None
+
+    def _notice_eviction(self, *, anything: bool = False) -> bool:
+        """Whether anything was evicted since this was last asked."""
         maintenance = self._store._background.maintenance
-        async with maintenance._one_at_a_time:
-            await maintenance._mark_pass()
+        assert maintenance is not None
+        records = maintenance.evictor.records
+        self.counts["evicted"] += records - self._evicted
+        if records == self._evicted and not anything:
+            return False
+        self._evicted = records
+        self._pasts = [tuple(each.evicted() for each in past) for past in self._pasts]
+        return True
 
-    def _insert(self, step: Insert) -> Deed:
-        domain, path, address = DOMAINS[step.domain], self._path(step.path), self._address
-        counted = step.counted and not self._is_lossy
-        self._address += len(path)
-        self._note(domain, path)
-        if self._is_lossy:
-            self._offered.update((domain, block, address + at) for at, block in enumerate(self._tree.blocks(path)))
-        namespace, holder = self._place(domain)
-        rows = locations(len(path), address)
-        ids = self._ids_of(domain, path)
-        return Deed(
-            lambda: namespace.insert_ids(ids, rows, holder=holder, counted=counted),
-            lambda model: model.insert(domain, path, address, counted=counted),
-            operator.ge if self._is_lossy else operator.eq,
-        )
+    def _let_expire(self) -> None:
+        if self._setup.ttl_s is not None:
+            self._horizons.passed(self._clock.now_ms())
+            self._pasts = [(*past[:-1], past[-1].expired(self._horizons.must)) for past in self._pasts]
 
-    def _remove(self, step: Remove) -> Deed:
-        domain, path = DOMAINS[step.domain], self._path(step.path)
-        namespace, holder = self._place(domain)
-        places = [place % len(path) for place in step.places] if path else []
-        ids = self._ids_of(domain, path)[places]
-        blocks = [self._tree.blocks(path)[place] for place in places]
-        if step.unknown:
-            ids, blocks = np.concatenate([ids, np.full((1, 16), 0xA5, np.uint8)]), [*blocks, 0]
-
-        def fits(removed: Any, expected: Any) -> bool:
-            return removed in (0, len(blocks)) if expected is None else removed == expected
-
-        return Deed(lambda: namespace.remove_ids(ids, holder=holder), lambda model: model.remove(domain, blocks), fits)
-
-    # --- asking
-
-    def _match(self, domain: Domain, path: Path, *, located: bool) -> Deed:
-        namespace, holder = self._place(domain)
-
-        async def ask() -> Any:
-            match = await namespace.match_ids(self._ids_of(domain, path), locations=located, holder=holder)
-            return match.locations["address"].tolist() if located else match.blocks
-
-        def on(model: Model) -> tuple[tuple[()], Any]:
-            held = model.match(domain, path)
-            return (), held if located else len(held)
-
-        return Deed(ask, on, lambda found, expected: self._fits(domain, path, found, expected))
-
-    def _estimate(self, domain: Domain, path: Path) -> Deed:
-        namespace, holder = self._place(domain)
-
-        async def ask() -> Any:
-            least, most = namespace.estimate(path, holder=holder)
-            blocks = (await namespace.match(path, locations=False, holder=holder)).blocks
-            assert least <= blocks <= most <= len(path)
-            return blocks
-
-        def on(model: Model) -> tuple[tuple[()], Any]:
-            return (), len(model.match(domain, path))
-
-        return Deed(ask, on, lambda found, expected: self._fits(domain, path, found, expected))
-
-    def _match_many(self, domain: Domain, paths: Sequence[Path], *, located: bool) -> Deed:
-        paths = list(paths)
-        namespace, holder = self._place(domain)
-
-        async def ask() -> Any:
-            queries = [(namespace, self._ids_of(domain, path)) for path in paths]
-            found = await self._store.match_many_ids(queries, locations=located, holder=holder)
-            return [match.locations["address"].tolist() if located else match.blocks for match in found]
-
-        def on(model: Model) -> tuple[tuple[()], Any]:
-            held = [model.match(domain, path) for path in paths]
-            return (), held if located else list(map(len, held))
-
-        def fits(found: Any, expected: Any) -> bool:
-            return found == expected or all(map(partial(self._fits, domain), paths, found, expected))
-
-        return Deed(ask, on, fits)
-
-    def _match_holders(self, path: Path) -> Deed:
-        namespace, _ = self._place(DOMAINS[0])
-
-        async def ask() -> Any:
-            found = await namespace.match_holders(path)
-            bounds = await namespace.match_holders(path, exact=False)
-            assert all(bounds[holder][0] <= blocks <= bounds[holder][1] for holder, blocks in found.items())
-            return found
-
-        def fits(found: dict[int, int], expected: dict[int, int]) -> bool:
-            return found == expected or (
-                self._is_lossy and all(blocks <= expected.get(holder, 0) for holder, blocks in found.items())
-            )
-
-        return Deed(ask, lambda model: ((), model.holders(DOMAINS[0][0], path)), fits)
-
-    def _fits(self, domain: Domain, path: Path, found: Any, expected: Any) -> bool:
-        """Whether blocks, or the addresses of blocks, are as expected; where some were evicted: no more, and no others.
-
-        What was evicted and is inserted again is where it was offered then.
-        """
+    def _doubt(self) -> Doubt:
+        """What may have gone while a step was done."""
         if not self._is_lossy:
-            return bool(found == expected)
-        if isinstance(found, int):
-            return bool(found <= expected)
-        blocks = self._tree.blocks(path)
-        return len(found) <= len(expected) and all(
-            first <= address and (domain, block, address) in self._offered
-            for block, address, first in zip(blocks, found, expected, strict=False)
-        )
+            return CERTAIN
+        self._horizons.passed(self._clock.now_ms())
+        evicted = self._notice_eviction()
+        expired = None if self._setup.ttl_s is None else self._horizons.may
+        return Doubt(evicts=self._setup.bytes_max is not None, evicted=evicted, expired=expired)
+
+    def _check_bytes(self, step: Step | None) -> None:
+        if self._folder.bytes_highest > self._bytes_max:
+            raise Difference(f"{step}: the files took {self._folder.bytes_highest:,} bytes, bound {self._bytes_max:,}")
 
     async def _check_all(self) -> None:
         """Ask for everything that was ever inserted."""
-        for domain, inserted in self._inserted.items():
+        for domain, inserted in self._deeds.inserted.items():
             paths = [path for path in inserted if self._tree.is_leaf(path)]
-            paths += self._paths
-            deed = self._match_many(domain, paths, located=True)
+            paths += self._deeds.paths
+            self._notice_eviction()
+            self._let_expire()
+            deed = self._deeds.match_many(domain, paths, located=True)
             answer = await deed.do()
-            pasts = [past for past in self._pasts if deed.fits(answer, deed.on(past[-1])[1])]
+            doubt = self._doubt()
+            pasts = [after for past in self._pasts if (after := deed.past_after(past, answer, doubt))]
             if not pasts:
-                raise Difference(f"{domain}, opened again: {self._first_unlike(domain, answer, deed, paths)}")
-            self._pasts = pasts
-        damaged = self._store.stats().damaged_records
-        if damaged:
-            raise Difference(f"{damaged} records are damaged")
+                raise Difference(f"{domain}, asked for all: {self._first_unlike(domain, answer, deed, paths)}")
+            self._pasts = _distinct(pasts)
+        self._check_bytes(None)
+        stats = self._store.stats()
+        if (stats.damaged_records and not self._misses_evicted) or stats.failed:
+            raise Difference(f"{stats.damaged_records} records are damaged; failed: {stats.failed!r}")
 
     def _first_unlike(self, domain: Domain, answer: Any, deed: Deed, paths: Sequence[Path]) -> str:
         """The first answer that is not what the newest state expects."""
         expected = deed.on(self._pasts[-1][-1])[1]
-        at = next(at for at, found in enumerate(answer) if not self._fits(domain, paths[at], found, expected[at]))
+        unlike = [at for at, found in enumerate(answer) if found != expected[at]]
+        longer = [at for at in unlike if found_more(answer[at], expected[at])]
+        at = (longer or unlike)[0]
         return f"{_text(paths[at])} matches {answer[at]} where {expected[at]} should be"
 
-    # --- what steps speak of
 
-    def _path(self, fork: Fork) -> Path:
-        kept = self._paths[fork.base % len(self._paths)][: fork.cut]
-        return (kept + PATTERNS[fork.symbol][: fork.tail])[:BLOCKS_MAX]
-
-    def _note(self, domain: Domain, path: Path) -> None:
-        """Later steps may speak of this path."""
-        self._inserted[domain][path] = None
-        if path not in self._paths:
-            self._paths = [*self._paths[-(PATHS - 1) :], path]
-
-    def _ids_of(self, domain: Domain, path: Path) -> Any:
-        key = domain[0], path
-        if key not in self._ids:
-            self._ids[key] = self._store.namespace(domain[0]).block_ids(path)
-        return self._ids[key]
-
-    def _place(self, domain: Domain) -> tuple[Namespace, int]:
-        return self._store.namespace(domain[0]), domain[1]
+def found_more(found: Sequence[int], expected: Sequence[int]) -> bool:
+    """Whether an answer is not only shorter."""
+    return list(found) != list(expected)[: len(found)]
 
 
-def _past_after(past: Past, done: Sequence[tuple[Deed, Any]]) -> Past | None:
+def _past_after(past: Past, done: Sequence[tuple[Deed, Any]], doubt: Doubt) -> Past | None:
     """A past after deeds in this order; None if their answers say that it was not so."""
+    after: Past | None = past
     for deed, answer in done:
-        states, expected = deed.on(past[-1])
-        if not deed.fits(answer, expected):
+        after = deed.past_after(after, answer, doubt)
+        if after is None:
             return None
-        past = (*past, *(state for state in states if state is not past[-1]))
-    return past
+    return after
 
 
 def _distinct(pasts: Sequence[Past]) -> list[Past]:
@@ -381,11 +278,19 @@ def _distinct(pasts: Sequence[Past]) -> list[Past]:
 def live(setup: Setup, steps: Sequence[Step], seed: int = 0) -> Counter[str]:
     """Live a life, from which the same seed makes the same again; how many steps of each kind it took."""
     random = Random(seed)
+    clock = WallClock()
     with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=QuietLoop) as runner:
+        loop = clock.loop = runner.get_loop()
         patch.setattr(header, "secrets", SimpleNamespace(token_bytes=random.randbytes))
         patch.setattr(state, "choose_backend", lambda *_: LoopBackend(random))
-        patch.setattr(matcher, "monotonic_ms", lambda: runner.get_loop().time() * 1e3)
-        life = Life(setup, small_files(patch))
+        for module in (background, matcher):
+            patch.setattr(module, "monotonic_ms", lambda: loop.time() * 1e3)
+        for module in (header, lifetimes):
+            patch.setattr(module, "wall_ms", lambda: int(clock.now_ms()))
+        patch.setattr(turns, "perf_counter", loop.time)
+        # The bounds are lower than any that makes sense, so that few insertions meet them.
+        patch.setattr(_options, "_LOG_FILES_MIN", 1)
+        life = Life(setup, small_files(patch), clock)
         runner.run(asyncio.wait_for(life.live(steps), SECONDS_MAX))
     return life.counts
 

@@ -88,6 +88,31 @@ class Clear:
 
 
 @dataclass(frozen=True, slots=True)
+class Pour:
+    """Insert so many new paths of `blocks` blocks, one after another: they fill a store. Steps may name the last."""
+
+    domain: int
+    paths: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing happens for so many seconds."""
+
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetTtl:
+    """Of everything, a holder or a namespace; 0: without end."""
+
+    kind: str
+    key: int
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """A call of the store that changes no answer."""
 
@@ -118,7 +143,21 @@ class Crash:
 
 
 Step: TypeAlias = (
-    Insert | Match | Estimate | MatchMany | MatchHolders | Remove | Truncate | Clear | Call | Together | Reopen | Crash
+    Insert
+    | Match
+    | Estimate
+    | MatchMany
+    | MatchHolders
+    | Remove
+    | Truncate
+    | Clear
+    | Pour
+    | Wait
+    | SetTtl
+    | Call
+    | Together
+    | Reopen
+    | Crash
 )
 
 CALLS: Final = ("sync", "checkpoint", "compact", "mark_pass")
@@ -141,6 +180,17 @@ WEIGHTS: Final = {
 }
 """How often each kind of step comes."""
 KINDS: Final = tuple(WEIGHTS)
+"""Of any life."""
+WEIGHTS_BOUNDED: Final = {"pour": 3.0}
+"""Besides, where there is a bound that is to be met."""
+WEIGHTS_TIMED: Final = {"wait": 2.0, "set_ttl": 1.0}
+"""Besides, where there are times to live."""
+SECONDS: Final = (1, 3, 10, 30)
+FOR_EVER_S: Final = 1_000_000
+
+_PAGE: Final = 4096
+_BOUNDS: Final = tuple((240 + log_pages) * _PAGE for log_pages in (150, 180, 220))
+"""What three checkpoints and a compaction may take, which is kept free, and so many pages for the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +204,8 @@ class Setup:
     markers_max: int
     bytes_max: int | None = None
     """A bound that is met: what is least asked for is evicted."""
+    ttl_s: int | None = None
+    """The store's time to live; others may be set, too."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -164,7 +216,17 @@ class Setup:
             "sync_interval_ms": self.sync_interval_ms,
             "markers_max": self.markers_max,
             "bytes_max": self.bytes_max,
+            "ttl_s": self.ttl_s,
         }
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of steps that make sense in it."""
+        return (
+            KINDS
+            + tuple(WEIGHTS_BOUNDED) * (self.bytes_max is not None)
+            + tuple(WEIGHTS_TIMED) * (self.ttl_s is not None)
+        )
 
 
 def random_setup(random: Random, routing: str) -> Setup:
@@ -172,14 +234,26 @@ def random_setup(random: Random, routing: str) -> Setup:
     durability = random.choice(["always", "interval", "never", "never"])
     cache_bytes, sync_interval_ms = random.choice([0, 1 << 16]), random.choice([1, 60_000])
     # With few markers, removals wait for mark passes.
-    return Setup(routing, durability, cache_bytes, sync_interval_ms, random.choice([64, 4096, 4096, 4096]))
+    markers_max = random.choice([64, 4096, 4096, 4096])
+    bytes_max = random.choice(_BOUNDS) if random.random() < 0.25 else None
+    ttl_s = random.choice([*SECONDS, FOR_EVER_S, FOR_EVER_S]) if random.random() < 0.3 else None
+    return Setup(routing, durability, cache_bytes, sync_interval_ms, markers_max, bytes_max, ttl_s)
 
 
 def random_step(random: Random, kinds: tuple[str, ...]) -> Step:
-    """One step of these kinds (of `WEIGHTS`)."""
-    kind = random.choices(kinds, [WEIGHTS[kind] for kind in kinds])[0]
+    """One step of these kinds (of the weights above)."""
+    weights = WEIGHTS | WEIGHTS_BOUNDED | WEIGHTS_TIMED
+    kind = random.choices(kinds, [weights[kind] for kind in kinds])[0]
     if kind in CALLS:
         return Call(kind)
+    if kind == "pour":
+        return Pour(random.choice([0, 0, 1, 2]), random.randint(5, 25), random.choice([3, 130, 140, 140]))
+    if kind == "wait":
+        return Wait(random.choice([0, *SECONDS]))
+    if kind == "set_ttl":
+        return SetTtl(
+            random.choice(["store", "holder", "namespace"]), random.randrange(2), random.choice([0, *SECONDS])
+        )
     if kind == "together":
         return Together(tuple(_random_companion(random, kinds) for _ in range(random.choice([2, 2, 3]))))
     if kind == "reopen":

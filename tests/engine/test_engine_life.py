@@ -1,4 +1,4 @@
-"""Any life of a store, with removals, counts, crashes and concurrent steps, gives what the model gives.
+"""Any life of a store, with removals, counts, eviction, times to live, crashes and concurrent steps, is the model's.
 
 `python -m fuzz.life` lives many more of them.
 """
@@ -10,18 +10,27 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
+from life_deeds import Doubt
 from life_machine import Difference, live
 from life_model import Model, Tree
-from life_steps import KINDS, Fork, Insert, Match, Remove, Setup, plainer, random_setup, random_step
+from life_steps import Fork, Insert, Match, Pour, Remove, Setup, Wait, plainer, random_setup, random_step
 
 from sarpstore import Namespace
 from sarpstore import _format as fmt
+from sarpstore._engine.lifetimes import Lifetimes
+from sarpstore._eviction import Evictor
 
 LIVES = 500
 DOMAIN = ("a", 0)
 
 chances = st.randoms(use_true_random=False)
-steps = chances.map(lambda random: random_step(random, KINDS))
+
+
+@st.composite
+def whole_lives(draw, routing):
+    setup = random_setup(draw(chances), routing)
+    steps = chances.map(lambda random: random_step(random, setup.kinds))
+    return setup, draw(st.lists(steps, min_size=10, max_size=40))
 
 
 @pytest.mark.parametrize("routing", fmt.ROUTINGS)
@@ -33,9 +42,9 @@ def test_any_life_of_a_store_agrees_with_the_model(routing):
         database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
     )
-    @given(chances, st.lists(steps, min_size=10, max_size=40))
-    def lives(random, sequence):
-        live(random_setup(random, routing), sequence)
+    @given(whole_lives(routing))
+    def lives(life):
+        live(*life)
 
     lives()
 
@@ -50,6 +59,49 @@ def test_a_removal_that_is_forgotten_is_noticed(monkeypatch, routing):
     sequence = [Insert(0, path, False), Remove(0, path, (4,), False), Match(0, path, True)]
     with pytest.raises(Difference, match="Match"):
         live(Setup(routing, "never", 0, 60_000, 64), sequence)
+
+
+BOUNDED = 400 * fmt.PAGE
+
+
+@pytest.mark.parametrize("routing", fmt.ROUTINGS)
+def test_lives_with_a_bound_evict(routing):
+    counts = live(Setup(routing, "never", 0, 60_000, 4096, BOUNDED), [Pour(0, 20, 140)] * 4)
+    assert counts["evicted"] > 50
+
+
+@pytest.mark.parametrize("routing", fmt.ROUTINGS)
+def test_what_is_lost_though_nothing_was_evicted_is_noticed(monkeypatch, routing):
+    async def forget(self, wanted):
+        result = await evict(self, wanted)
+        self.records -= result.records
+        return result
+
+    evict = Evictor.evict
+    monkeypatch.setattr(Evictor, "evict", forget)
+    with pytest.raises(Difference, match="should be"):
+        live(Setup(routing, "never", 0, 60_000, 4096, BOUNDED), [Pour(0, 20, 140)] * 4)
+
+
+@pytest.mark.parametrize("routing", fmt.ROUTINGS)
+def test_what_does_not_expire_in_time_or_expires_early_is_noticed(monkeypatch, routing):
+    path, ttl_s = Fork(0, 140, 10, 0), 10
+    setup = Setup(routing, "never", 0, 60_000, 64, None, ttl_s)
+    sequence = [Insert(0, path, False), Wait(ttl_s + 2), Match(0, path, True)]
+    live(setup, sequence)
+    with monkeypatch.context() as patch:
+        patch.setattr(Lifetimes, "tick", lambda self, state: None)
+        with pytest.raises(Difference, match="Match"):
+            live(setup, sequence)
+    tick = Lifetimes.tick
+
+    def early(self, state):
+        self._ttl_ms = dict.fromkeys(self._ttl_ms, 1000)
+        tick(self, state)
+
+    monkeypatch.setattr(Lifetimes, "tick", early)
+    with pytest.raises(Difference, match="Match"):
+        live(setup, [Insert(0, path, False), Wait(5), Match(0, path, True)])
 
 
 def test_a_step_is_made_plainer_until_nothing_is_left():
@@ -77,3 +129,28 @@ def test_the_model_itself():
     assert start.remove(DOMAIN, [one]) == ([], None)
     [cleared] = counted.clear(0)
     assert (cleared.match(DOMAIN, (1,)), cleared.counts) == ([], {})
+
+
+def test_what_the_model_follows():
+    path = (1, 2, 3)
+    [held, _], _ = Model(Tree()).insert(DOMAIN, path, 10, counted=False)
+    _, two, _ = held.tree.blocks(path)
+    evicting, during = Doubt(evicts=True), Doubt(evicts=True, evicted=True)
+    seen = evicting.follow(held, DOMAIN, [(path, 3)])
+    assert evicting.follow(seen, DOMAIN, [(path, 2)]) is None
+    assert evicting.follow(held, DOMAIN, [(path, [10, 99])]) is None
+    short = evicting.follow(seen.evicted(), DOMAIN, [(path, 1)])
+    assert (short.match(DOMAIN, path), during.follow(short, DOMAIN, [(path, 2)])) == ([10], None)
+    [again, _], new = short.insert(DOMAIN, path[:2], 20, counted=False)
+    assert (new, again.match(DOMAIN, path)) == (1, [10, 21])
+    opened = again.opened_again(0, 0)
+    assert opened.match(DOMAIN, path) == [10, 21, 12]
+    assert evicting.follow(opened, DOMAIN, [(path, [10, 11, 12])]).match(DOMAIN, path) == [10, 11, 12]
+    [removed], _ = again.remove(DOMAIN, [two])
+    assert removed.opened_again(0, 0).match(DOMAIN, path) == [10]
+    born = Model(Tree()).insert(DOMAIN, path, 10, counted=False, born=(5, 6))[0][0]
+    assert Doubt(expired=lambda _: 5).follow(born, DOMAIN, [(path, 0)]) is None
+    assert Doubt(expired=lambda _: 5.5).follow(born, DOMAIN, [(path, 1)]) is None
+    assert Doubt(expired=lambda _: 5.5).follow(born, DOMAIN, [(path, 0)]).match(DOMAIN, path) == []
+    assert born.expired(lambda _: 6).match(DOMAIN, path) == [10, 11, 12]
+    assert born.expired(lambda _: 6.5).match(DOMAIN, path) == []

@@ -161,3 +161,24 @@ async def test_what_a_store_evicts_is_what_nobody_asked_for(routing):
         found = [(await store.namespace("n").match(path)).blocks for path in paths]
         assert found[:-1] == lengths[:-1]
         assert found[-1] == 200
+
+
+@pytest.mark.parametrize("routing", ["divergence", "sarp"])
+async def test_what_was_matched_last_stays(routing):
+    """While four times what the bound allows is inserted, what is asked for again and again is never missing."""
+    rng = random.Random(2)
+    hot = [[rng.randrange(1 << 30) for _ in range(200)] for _ in range(8)]
+    async with memory_store(bytes_max=8 * MIB, log_file_bytes=MIB, io="threads", routing=routing) as store:
+        namespace = store.namespace("n")
+        for number, path in enumerate(hot):
+            await namespace.insert(path, locations(200, 1000 * number))
+        cold = 0
+        while store.stats().record_bytes < 32 * MIB:
+            for _ in range(40):
+                cold += 1
+                await namespace.insert([rng.randrange(1 << 30) for _ in range(200)], locations(200, cold))
+            for number, path in enumerate(hot):
+                match = await namespace.match(path)
+                assert (match.blocks, match.locations["address"][0]) == (200, 1000 * number)
+            assert store.stats().disk_bytes <= 8 * MIB
+        assert store.stats().evicted > 200 * cold // 2
