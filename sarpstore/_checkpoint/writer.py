@@ -234,7 +234,7 @@ class Checkpointer:
                 if images is not None and len(images.gathered) >= _WRITE_BYTES:
                     await self._flush(images)
                 elif len(rows) // row.itemsize % _YIELD_ROWS == 0:
-                    await give_way()
+                    await give_way(self._scheduler.turns)
             if images is not None:
                 await self._flush(images)
                 await self._scheduler.run_background(images.file.sync)

@@ -130,7 +130,7 @@ class Compactor:
             if number < end and number in slots and number not in self._unreadable:
                 rows.append(self._row(number, slots[number], before.get(number), floor_without(number)))
                 if len(rows) % _ROWS_AT_ONCE == 0:
-                    await give_way()
+                    await give_way(self._scheduler.turns)
         return rows
 
     def _row(self, number: int, slot: int, before: int | None, floor: int) -> FileRow:
@@ -170,7 +170,7 @@ class Compactor:
         choice = Choice(eagerness, rows[-1].number if rows else 0, self._ledger.last_pass)
         for first in range(0, len(rows), _CHOSEN_AT_ONCE):
             choice.look(rows[first : first + _CHOSEN_AT_ONCE])
-            await give_way()
+            await give_way(self._scheduler.turns)
         return choice.result()
 
     async def compact_file(self, number: int) -> int:
@@ -247,7 +247,7 @@ class Compactor:
             await self._loader.load([int(work.partition)])
         else:
             assert status == lib.SARP_OK, f"the kernel answered {status} to a compaction"
-            await give_way()
+            await give_way(self._scheduler.turns)
 
     async def _write_again(self, work: Any, context: Context, data: memoryview, offset: int) -> None:
         """Write those of the noted records again that are needed, which is decided anew after each wait."""
@@ -295,7 +295,7 @@ class Compactor:
         while self._directory.base.slot_entries[slot] and partition < len(self._directory.partitions):
             lost += self._directory.forget(partition, _SWEPT_AT_ONCE, slot)
             partition += _SWEPT_AT_ONCE
-            await give_way()
+            await give_way(self._scheduler.turns)
         return lost
 
     async def _sweep_stale(self) -> None:

@@ -95,7 +95,7 @@ class Maintenance:
             direct=state.files.direct,
             bytes_per_second=_RESTING_BYTES_PER_S,
         )
-        self.evictor = Evictor(state.directory)
+        self.evictor = Evictor(state.directory, state.scheduler.turns)
         self.mark_passes = 0
         """Mark passes that have ended."""
         self._compacting: set[asyncio.Task[None]] = set()

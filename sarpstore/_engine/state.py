@@ -134,7 +134,7 @@ class State:
             kept = part[part["position"] > head.passed]
             rows[count : count + len(kept)] = kept
             count += len(kept)
-            await give_way()
+            await give_way(self.scheduler.turns)
         head.markers = rows[:count]
 
     async def published(self, head: CheckpointHead) -> None:
@@ -383,7 +383,7 @@ async def _state_of(folder: Folder, scheduler: Scheduler, options: Options, foun
         found.facts.namespaces,
         found.facts.removals,
         _moments_of(found),
-        Retirement(found.facts.removals),
+        Retirement(found.facts.removals, scheduler.turns),
         0.0,
     )
 

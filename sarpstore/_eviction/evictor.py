@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sarpstore._directory import Cursor, Directory
+    from sarpstore._io import Turns
 
 __all__ = ["Evictor"]
 
@@ -28,7 +29,8 @@ class Evictor:
     others; they are neither counted nor evicted.
     """
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: Directory, turns: Turns) -> None:
+        self._turns = turns
         self._directory = directory
         self._ticked = 0
         self._unfinished: tuple[Cursor, Threshold, Evicted] | None = None
@@ -63,7 +65,7 @@ class Evictor:
         while (cursor := self._directory.evict(begin, _AT_ONCE, threshold, evicted)) is not None:
             begin = cursor
             self._unfinished = begin, threshold, evicted
-            await give_way()
+            await give_way(self._turns)
         self._unfinished = None
         self.records += evicted.records
         self.blocks += evicted.blocks
@@ -79,4 +81,4 @@ class Evictor:
         begin: Cursor | None = self._directory.begin_of(self._directory.first())
         while begin is not None:
             begin = some(begin)
-            await give_way()
+            await give_way(self._turns)

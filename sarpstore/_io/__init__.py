@@ -8,7 +8,7 @@ from sarpstore._io.scheduler import BACKGROUND, MATCHING, Scheduler, Ticket
 from sarpstore._io.table import ReadTable
 from sarpstore._io.threads import ThreadBackend
 from sarpstore._io.together import together
-from sarpstore._io.turns import give_way
+from sarpstore._io.turns import Turns, give_way
 from sarpstore._io.uring import UringBackend
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Scheduler",
     "ThreadBackend",
     "Ticket",
+    "Turns",
     "UringBackend",
     "choose_backend",
     "give_way",

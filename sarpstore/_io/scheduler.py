@@ -24,6 +24,7 @@ from sarpstore._errors import ClosedError, ForkedError, LimitError, OptionError,
 from sarpstore._io.backend import Backend, CallJob
 from sarpstore._io.pieces import Pieces
 from sarpstore._io.table import PAGES_HELD_MAX, ReadTable
+from sarpstore._io.turns import Turns
 from sarpstore._kernel import ffi, lib
 
 if TYPE_CHECKING:
@@ -133,6 +134,8 @@ class Scheduler:
         self._slots: dict[int, int] = {}  # number in the table of each slot's file
         self._closing: dict[int, asyncio.Future[None] | None] = {}  # files that wait for their last read
         self._calls = 0
+        self.turns = Turns()
+        """Who is waited for on this loop."""
         self._drained: asyncio.Future[None] | None = None
         backend.start(self._loop, self.table, self._ended)
 

@@ -6,7 +6,7 @@ import asyncio
 from time import perf_counter
 from typing import Final
 
-__all__ = ["give_way"]
+__all__ = ["Turns", "give_way"]
 
 # Others that took so long in one turn have work to do: an idle loop takes some 20 microseconds.
 _BUSY_S: Final = 100e-6
@@ -16,14 +16,25 @@ _PAUSE_S: Final = 500e-6
 _WAIT_S_MAX: Final = 4e-3
 
 
-async def give_way() -> None:
+class Turns:
+    """What is known of who is waited for on one event loop."""
+
+    def __init__(self) -> None:
+        self.waited_for = 0
+        """Calls that somebody waits for and that wait for reads: each needs some more turns when these have ended."""
+
+
+async def give_way(turns: Turns) -> None:
     """Between two pieces of background work, each well below a millisecond: let the others run until they are idle.
 
-    A piece begins where the loop has nothing else to do, so that what arrives next waits for one piece at most, however
-    many kinds of work are due at a time. A loop that is never idle gives each of them a piece in four milliseconds.
+    A piece begins where the loop has nothing else to do and nobody waits for reads, so that few of those who are waited
+    for wait for a piece, however many kinds of work are due at a time. Where that never is each kind gets a piece in
+    four milliseconds.
     """
     began = perf_counter()
-    while await _turn() > _BUSY_S and perf_counter() - began < _WAIT_S_MAX:  # noqa: ASYNC110 - nobody tells
+    while await _turn() > _BUSY_S or turns.waited_for:
+        if perf_counter() - began > _WAIT_S_MAX:
+            return
         await asyncio.sleep(_PAUSE_S)
 
 

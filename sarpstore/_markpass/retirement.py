@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sarpstore._io import give_way
 
 if TYPE_CHECKING:
+    from sarpstore._io import Turns
     from sarpstore._log.removals import Removals
 
 __all__ = ["Retirement"]
@@ -19,7 +20,8 @@ class Retirement:
     need not have the markers up to there), and hands it to `retire` when it is published.
     """
 
-    def __init__(self, removals: Removals) -> None:
+    def __init__(self, removals: Removals, turns: Turns) -> None:
+        self._turns = turns
         self._removals = removals
         self.due = 0
         """Position of the last finished pass; 0: there was none since the last retirement."""
@@ -39,7 +41,7 @@ class Retirement:
         retired = 0
         for some in self._removals.retiring(due):
             retired += some
-            await give_way()
+            await give_way(self._turns)
         if self.due == due:
             self.due = self.waiting = 0
         return retired

@@ -20,7 +20,7 @@ from sarpstore._log.scan import read_slice
 if TYPE_CHECKING:
     from sarpstore._directory import Directory
     from sarpstore._files import File
-    from sarpstore._io import Scheduler
+    from sarpstore._io import Scheduler, Turns
     from sarpstore._log.header import Shape
 
 __all__ = ["FileSeen", "RowReader"]
@@ -78,10 +78,10 @@ class RowReader:
         scan.next_page = fmt.LOG_HEADER_BYTES // fmt.PAGE
         for begin in range(fmt.LOG_HEADER_BYTES, end, _READ_BYTES):
             data = await read_slice(scheduler, file, begin, min(_READ_BYTES, end - begin), BACKGROUND)
-            await self._take(scan, data)
+            await self._take(scan, data, scheduler.turns)
         return FileSeen(number, slot, int(scan.segments), int(scan.damaged))
 
-    async def _take(self, scan: Any, data: memoryview) -> None:
+    async def _take(self, scan: Any, data: memoryview, turns: Turns) -> None:
         pages = pointer("uint8_t *", data)
         count = len(data) // fmt.PAGE
         for first in range(0, count, _PAGES_AT_ONCE):
@@ -89,4 +89,4 @@ class RowReader:
             done = self._directory.mark_rows(scan, pages + first * fmt.PAGE, wanted)
             assert done == wanted, "an entry has one row, and there is room for all"
             self._count = int(scan.row_count)
-            await give_way()
+            await give_way(turns)

@@ -94,7 +94,7 @@ class MarkPass:
             position = self._gatherer.highest
             await self._log.sync()
             plan, rows, files = await self._plan(position)
-            swept = await sweep(self._directory, plan, position)
+            swept = await sweep(self._directory, plan, position, self._scheduler.turns)
             intact = await _intact_files(files, plan, fmt.position_file(position))
             await asyncio.to_thread(plan.give_up)
             return PassResult(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from sarpstore._directory import Cursor, Directory
+    from sarpstore._io import Turns
     from sarpstore._markpass.plan import Plan
 
 __all__ = ["FreshMasks", "Swept", "sweep"]
@@ -56,7 +57,7 @@ class Swept:
     unreadable: int
 
 
-async def sweep(directory: Directory, plan: Plan, position: int) -> Swept:
+async def sweep(directory: Directory, plan: Plan, position: int, turns: Turns) -> Swept:
     """Apply the plan of the pass at `position`. Each step is right by itself: who is cut short begins another pass."""
     c = ffi.new("sarp_mark_plan *")
     c.verdicts, c.verdict_count = _array(plan.verdicts)
@@ -65,20 +66,20 @@ async def sweep(directory: Directory, plan: Plan, position: int) -> Swept:
     directory.hold_growth(True)
     try:
         for step in directory.sweeps(c):
-            await _all_partitions(directory, step)
+            await _all_partitions(directory, step, turns)
     finally:
         directory.hold_growth(False)
     return Swept(int(c.dropped), int(c.cut), int(c.unreadable))
 
 
-async def _all_partitions(directory: Directory, step: Callable[[int], bool]) -> None:
+async def _all_partitions(directory: Directory, step: Callable[[int], bool], turns: Turns) -> None:
     """In order. What splits meanwhile splits behind the cursor or ahead of it: see Checkpointer."""
     begin: Cursor | None = directory.begin_of(directory.first())
     while begin is not None:
         number = directory.at(begin)
         if step(number):
             begin = directory.end_of(number)
-        await give_way()
+        await give_way(turns)
 
 
 def _array(values: npt.NDArray[np.uint64]) -> tuple[Any, int]:

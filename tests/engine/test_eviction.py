@@ -14,6 +14,7 @@ from sarpstore import _format as fmt
 from sarpstore._directory import LEVELS, DivergenceDirectory
 from sarpstore._eviction import TICKS, Evictor, boundary_file, boundary_level, ticks_due
 from sarpstore._files import MemoryFolder
+from sarpstore._io import Turns
 from sarpstore._kernel import CHANGE_DTYPE
 
 MIB = 1 << 20
@@ -71,7 +72,7 @@ def directory_with(count, files=4):
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99, 1.0, 2.0])
 async def test_about_as_much_goes_as_is_wanted(share):
     count, size = 20_000, 2048
-    evictor = Evictor(directory_with(count))
+    evictor = Evictor(directory_with(count), Turns())
     wanted = int(share * count * size)
     evicted = await evictor.evict(wanted)
     least, most = min(wanted, count * size), wanted + count * size // 12 + size
@@ -85,7 +86,7 @@ async def test_about_as_much_goes_as_is_wanted(share):
 
 
 async def test_an_eviction_that_was_cut_short_is_gone_on_with():
-    evictor = Evictor(directory_with(120_000))
+    evictor = Evictor(directory_with(120_000), Turns())
     task = asyncio.create_task(evictor.evict(1 << 40))
     for _ in range(100):
         await asyncio.sleep(0)
@@ -102,7 +103,7 @@ async def test_an_eviction_that_was_cut_short_is_gone_on_with():
 
 async def test_ticks_are_made_as_they_come_due():
     directory = directory_with(100)
-    evictor = Evictor(directory)
+    evictor = Evictor(directory, Turns())
     await evictor.age(0, 1600)
     assert directory.base.c.clock == 0
     await evictor.age(320, 1600)
@@ -115,7 +116,7 @@ async def test_ticks_are_made_as_they_come_due():
 
 
 async def test_others_get_their_turn_between_slices():
-    evictor = Evictor(directory_with(300_000))
+    evictor = Evictor(directory_with(300_000), Turns())
     turns = itertools.count()
     going = True
 
@@ -140,7 +141,7 @@ async def test_what_a_store_evicts_is_what_nobody_asked_for(routing):
     options = {"bytes_max": 8 * MIB, "log_file_bytes": MIB, "io": "threads", "routing": routing}
     async with memory_store(folder.reopen(), **options) as store:
         namespace, state = store.namespace("n"), store._core.state
-        evictor = Evictor(state.directory)
+        evictor = Evictor(state.directory, Turns())
         for number, path in enumerate(paths):
             await namespace.insert(path, locations(200, number))
         for path in paths[:20]:

@@ -135,14 +135,14 @@ class Marked:
         with monkeypatch.context() as patched:
             patched.setattr(run, "asyncio", SimpleNamespace(sleep=sleep, to_thread=to_thread))
             for module in (rows, sweep):
-                patched.setattr(module, "give_way", call)
+                patched.setattr(module, "give_way", lambda _: call())
             return await self.mark_pass(SimpleNamespace(sync=sync)).run()
 
     async def checkpoint_between(self, monkeypatch, call: Callable[[], Awaitable[None]]) -> None:
         """A checkpoint; between two partitions `call` runs."""
         with monkeypatch.context() as patched:
             patched.setattr(writer, "_YIELD_ROWS", 1)
-            patched.setattr(writer, "give_way", call)
+            patched.setattr(writer, "give_way", lambda _: call())
             await self.store.checkpoint()
 
     def check_postings(self) -> None:

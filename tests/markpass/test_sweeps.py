@@ -11,6 +11,7 @@ import pytest
 from sarpstore import _format as fmt
 from sarpstore._directory import DivergenceDirectory, PostingsDirectory
 from sarpstore._directory.divergence import DIRTY
+from sarpstore._io import Turns
 from sarpstore._kernel import CHANGE_DTYPE, ffi, lib
 from sarpstore._markpass.sweep import FreshMasks, sweep
 
@@ -119,7 +120,7 @@ async def test_entries(seed, keys, count) -> None:
             root, bit = e.insert(BEYOND + 2000 + e.rng.randrange(1000))
             added[root] = added.get(root, 0) | bit
         before = e.rows()
-        result = await sweep(e.directory, plan_of(verdicts, masks), POSITION)
+        result = await sweep(e.directory, plan_of(verdicts, masks), POSITION, Turns())
         assert not fresh.full
     expected, counts = swept_entries(before, verdicts, lambda key: masks.get(key, 0) | added.get(key, 0))
     assert e.rows() == expected
@@ -143,7 +144,7 @@ async def test_a_partition_that_nothing_changes_in_stays_clean() -> None:
     before = e.rows()
     verdicts = {row[2]: 64 for row in before if row[2] is not None}
     with FreshMasks(e.directory):
-        await sweep(e.directory, plan_of(verdicts, dict.fromkeys(e.keys, 0xFFFF)), POSITION)
+        await sweep(e.directory, plan_of(verdicts, dict.fromkeys(e.keys, 0xFFFF)), POSITION, Turns())
     assert e.rows() == before
     assert not (e.directory.partitions["flags"] & DIRTY).any()
 
@@ -155,7 +156,7 @@ async def test_past_the_bound_of_fresh_masks_none_is_cleared() -> None:
             e.insert(BEYOND + e.rng.randrange(1000))
         masks = {row[0]: row[1] for row in e.rows() if row[1]}
         verdicts = {row[2]: 64 for row in e.rows() if row[2] is not None}
-        await sweep(e.directory, plan_of(verdicts, {}), POSITION)
+        await sweep(e.directory, plan_of(verdicts, {}), POSITION, Turns())
     assert {row[0]: row[1] for row in e.rows() if row[1]} == masks
 
 
@@ -163,7 +164,7 @@ async def test_without_a_table_of_fresh_masks_none_is_cleared() -> None:
     e = Entries(3, 20, 60)
     before = e.rows()
     verdicts = {row[2]: 64 for row in before if row[2] is not None}
-    await sweep(e.directory, plan_of(verdicts, {}), POSITION)
+    await sweep(e.directory, plan_of(verdicts, {}), POSITION, Turns())
     assert e.rows() == before
 
 
@@ -237,7 +238,7 @@ async def test_postings(seed, keys, records) -> None:
     p = Postings(seed, keys, records)
     before = p.rows()
     verdicts = random_verdicts(p.rng, sorted({row[2] for row in before if row[2]}))
-    result = await sweep(p.directory, plan_of(verdicts, {}), POSITION)
+    result = await sweep(p.directory, plan_of(verdicts, {}), POSITION, Turns())
     expected, counts = swept_postings(before, verdicts)
     assert p.rows() == expected
     assert (result.dropped, result.cut, result.unreadable) == counts
@@ -250,7 +251,7 @@ async def test_all_of_a_long_list_is_cut_to_one_filter() -> None:
     assert len(p.directory.partitions) >= 8
     verdicts = {row[2]: 1 for row in p.rows() if 0 < row[2] < BEYOND}
     before = p.rows()
-    result = await sweep(p.directory, plan_of(verdicts, {}), POSITION)
+    result = await sweep(p.directory, plan_of(verdicts, {}), POSITION, Turns())
     expected, counts = swept_postings(before, verdicts)
     assert p.rows() == expected
     assert (result.dropped, result.cut, result.unreadable) == counts
@@ -262,7 +263,7 @@ async def test_where_there_is_no_room_a_list_loses_what_would_move() -> None:
     p.directory.c.partition_limit = p.directory.c.partition_count
     before = p.rows()
     verdicts = {row[2]: 1 for row in before if 0 < row[2] < BEYOND}
-    await sweep(p.directory, plan_of(verdicts, {}), POSITION)
+    await sweep(p.directory, plan_of(verdicts, {}), POSITION, Turns())
     expected, _ = swept_postings(before, verdicts)
     after = p.rows()
     assert len(after) < len(expected)

@@ -100,7 +100,8 @@ class Load:
         self._latencies = {kind: [] for kind in KINDS}
         before = self._store.stats()
         maintaining = _Maintaining(self, rewritten) if rewritten is not None else None
-        await asyncio.sleep(0)  # what led here is not of this phase
+        holds.ms.clear()
+        await asyncio.sleep(0)  # what led here is not of this phase, nor is giving up a hundred thousand figures
         holds.ms.clear()
         holds.longest.clear()
         await arrive(rate, seconds, self._start)
