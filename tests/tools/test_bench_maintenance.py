@@ -96,6 +96,7 @@ def phase(busy: bool, ms: float, **maintenance_: int) -> Phase:
         reads=1,
         cache_hits=1,
         unanswered=9,
+        core_share=0.5,
     )
 
 
@@ -109,6 +110,7 @@ def test_the_ratio_is_of_all_phases_and_its_spread_of_the_pairs() -> None:
     assert not maintenance._backlog(phases, 100.0).passed
     held = {figure.name: figure for figure in maintenance._holds(phases)}
     assert (held["longest hold maintaining"].value, held["longest hold maintaining"].note) == (5.0, "2 over 2 ms")
+    assert [figure.value for figure in maintenance._core_shares(phases)] == [50.0, 50.0]
     did = {figure.name: figure for figure in maintenance._maintenance(phases)}
     assert did["mark passes"].value == 2
     assert not did["files compacted"].passed

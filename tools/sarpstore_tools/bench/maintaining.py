@@ -37,8 +37,8 @@ FAILURES_MAX: Final = 10
 
 class Phase(msgspec.Struct, kw_only=True):
     """What was seen in one phase: latencies in ms by kind, the longest hold of the loop and all that were over its
-    target (ms, what), how much maintenance there was, where pages came from, and how many matches were
-    not answered when the last one had arrived.
+    target (ms, what), how much maintenance there was, where pages came from, how many matches were not
+    answered when the last one had arrived, and how much of a core the loop's thread used.
     """
 
     busy: bool
@@ -49,6 +49,7 @@ class Phase(msgspec.Struct, kw_only=True):
     reads: int
     cache_hits: int
     unanswered: int
+    core_share: float
 
 
 class Load:
@@ -104,7 +105,9 @@ class Load:
         await asyncio.sleep(0)  # what led here is not of this phase, nor is giving up a hundred thousand figures
         holds.ms.clear()
         holds.longest.clear()
+        began, worked = time.perf_counter(), time.thread_time()
         await arrive(rate, seconds, self._start)
+        core_share = (time.thread_time() - worked) / (time.perf_counter() - began)
         unanswered, after = len(self._asking), self._store.stats()
         longest_hold_ms, over = max(holds.ms, default=0.0), holds.longest.copy()
         while self._asking:
@@ -122,6 +125,7 @@ class Load:
             reads=after.reads - before.reads,
             cache_hits=after.cache_hits - before.cache_hits,
             unanswered=unanswered,
+            core_share=core_share,
         )
 
     async def rewrite(self) -> int:

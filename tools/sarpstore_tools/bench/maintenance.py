@@ -15,7 +15,7 @@ from sarpstore_tools.bench.folders import store_option, work_folder
 from sarpstore_tools.bench.killed import bench_progress
 from sarpstore_tools.bench.loop import HOLD_TARGET_MS, Holds
 from sarpstore_tools.bench.machine import this_machine
-from sarpstore_tools.bench.maintaining import CHECKED_SHARE, CHECKPOINT_EVERY_S, CLOSED_TASKS, KINDS, LONG_SHARE, Load
+from sarpstore_tools.bench.maintaining import CHECKED_SHARE, CHECKPOINT_EVERY_S, KINDS, LONG_SHARE, Load
 from sarpstore_tools.bench.sizes import one_size, short
 
 if TYPE_CHECKING:
@@ -37,12 +37,14 @@ BACKLOG_TARGET_MS = 50.0
 """The most that a phase at rest may leave unanswered, in milliseconds of arrivals: with more, the machine does not keep
 up with the load at all, and what is compared is how long the queues have grown."""
 CALIBRATION_S_MAX = 3.0
+CALIBRATION_SHARE = 0.25
+CALIBRATIONS = 2
 WHEN = {False: "at rest", True: "maintaining"}
 
 
 class _How(NamedTuple):
-    """Pairs of phases, their length, the share of the most matches that arrive; blocks a second that are replaced while
-    maintaining, and blocks before.
+    """Pairs of phases, their length, the share of a core that the loop has to use at rest; blocks a second that are
+    replaced while maintaining, and blocks before.
     """
 
     pairs: int
@@ -62,7 +64,7 @@ class _How(NamedTuple):
     type=click.FloatRange(1, 100),
     default=50.0,
     show_default=True,
-    help="Arrivals, in percent of the matches that this machine answers at most.",
+    help="Arrivals: what makes the event loop's thread use so many percent of a core at rest, about.",
 )
 @click.option(
     "--rewritten",
@@ -117,11 +119,11 @@ def maintenance_command(
         gc.freeze()  # what the bench made must not be looked through by the collector while it is measured
         with holds.measuring():
             how = _How(pairs, seconds, load_percent / 100, rewritten, blocks * garbage // 100)
-            most, phases = runner.run(_measure(folder / "store", load, options, holds, how, progress))
+            rate, phases = runner.run(_measure(folder / "store", load, options, holds, how, progress))
         gc.unfreeze()
-    rate = most * load_percent / 100
     figures = [
-        measured("arrivals", "matches/s", [rate], note=f"{load_percent:g} % of {most:,.0f}, the most in a closed loop"),
+        measured("arrivals", "matches/s", [rate]),
+        *_core_shares(phases),
         _backlog(phases, rate),
         *_latencies(phases),
         *_holds(phases),
@@ -159,21 +161,32 @@ async def _measure(
     how: _How,
     progress: Progress,
 ) -> tuple[float, list[Phase]]:
-    """The most matches a second, and all phases."""
+    """Arrivals a second, and all phases."""
     phases = []
     async with sarpstore.open(path, **options) as store:
         load.use(store)
         while store.stats().unloaded_partitions:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
-        most = await load.closed_loop(min(how.seconds, CALIBRATION_S_MAX))
+        rate = await _rate(load, holds, how)
         task = progress.add_task("at rest and maintaining", total=2 * how.pairs)
         for _ in range(how.pairs):
             for rewrite in (None, how.rewritten):
                 if rewrite is not None:
                     await load.replace(how.garbage)
-                phases.append(await load.phase(how.share * most, how.seconds, holds, rewrite))
+                phases.append(await load.phase(rate, how.seconds, holds, rewrite))
                 progress.advance(task)
-    return most, phases
+    return rate, phases
+
+
+async def _rate(load: Load, holds: Holds, how: _How) -> float:
+    """Arrivals a second with which the loop's thread is busy for its share of the time: one match at a time costs more
+    than the many that a closed loop asks at once, so that half of its rate would be far more than half of the load.
+    """
+    seconds = min(how.seconds, CALIBRATION_S_MAX)
+    rate = CALIBRATION_SHARE * await load.closed_loop(seconds)
+    for _ in range(CALIBRATIONS):
+        rate *= how.share / (await load.phase(rate, seconds, holds, None)).core_share
+    return rate
 
 
 def _of(phases: list[Phase], busy: bool) -> list[Phase]:
@@ -195,6 +208,12 @@ def _latencies(phases: list[Phase]) -> list[Figure]:
                 note = "over all phases; the spread is of the pairs"
                 figures.append(_spread(f"{kind}, {name}, ratio", "x", ratio, ratios, target=RATIO_TARGET, note=note))
     return figures
+
+
+def _core_shares(phases: list[Phase]) -> list[Figure]:
+    """How busy the loop's thread was."""
+    found = {when: [100 * phase.core_share for phase in _of(phases, busy)] for busy, when in WHEN.items()}
+    return [measured(f"core used by the loop, {when}", "%", shares) for when, shares in found.items()]
 
 
 def _backlog(phases: list[Phase], rate: float) -> Figure:
@@ -249,7 +268,7 @@ def _method(blocks: int, how: _How, options: dict[str, Any], phases: list[Phase]
         (
             f"{how.pairs} pairs of phases of {how.seconds:g} s; matches with locations by match_ids, "
             f"{100 * LONG_SHARE:.0f} % of them of 16 windows; latency: from when a match was due to its answer; the "
-            f"rate is measured before, by {CLOSED_TASKS} tasks in a closed loop"
+            f"rate is set before: the loop's thread uses {100 * how.share:.0f} % of a core at rest, about"
         ),
         (
             f"maintaining: {how.garbage:,} blocks replaced before, {how.rewritten:,} a second meanwhile by remove_ids "
