@@ -19,7 +19,7 @@ enum {
     /* The kernel hands what one call submits to the device in one go, when it has prepared the last of them: a large
        batch would leave the device idle meanwhile. Measured at depth 32. */
     BATCH = 8,
-    LARGE_READ = 256 << 10,
+    LARGE_READ = 64 << 10,
     EVENT_BYTES = 8
 };
 

@@ -45,7 +45,7 @@ _LOG_BYTES_MIN_FAST: Final = 4 << 20
 _PAUSE_MS: Final = 500.0
 _LOG_SHARE: Final = 4
 # The event loop gets its turn after so many rows of the partition table.
-_YIELD_ROWS: Final = 4
+_YIELD_ROWS: Final = 2
 # Opening files, reading the head, the first partitions and the first record.
 _FIXED_MS: Final = 10
 

@@ -41,10 +41,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Compactor"]
 
-_SLICE_BYTES: Final = 1 << 20
+# A larger read keeps the device from the matches' pages for a millisecond and more.
+_SLICE_BYTES: Final = 256 << 10
 # Of one kernel call, which must hold the loop for less than a millisecond: a record costs some 3 µs, or 10 µs under
 # `sarp`.
-_RECORDS_AT_ONCE: Final = 64
+_RECORDS_AT_ONCE: Final = 24
 _OTHERS_AT_ONCE: Final = 16
 # Partitions that are swept in one turn of the loop: 64 KiB each.
 _SWEPT_AT_ONCE: Final = 16

@@ -7,6 +7,7 @@ follows reads what is remembered, decides, writes and remembers without a wait i
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from functools import partial
 from struct import Struct
@@ -50,6 +51,8 @@ class Remover:
         removed = 0
         step = min(_STEP_IDS, self._state.removals.markers_max)
         for first in range(0, len(sequenced.ids), step):
+            if first:
+                await asyncio.sleep(0)
             if not self._is_known(name_space, holder):
                 break
             ids = np.ascontiguousarray(sequenced.ids[first : first + step])

@@ -59,7 +59,7 @@ class MarkPass:
     Insertions, removals, matches and checkpoints go on meanwhile; compaction and eviction do not: the caller sees to
     it, and to there being one pass at a time. `load_all` returns once every partition is in memory.
 
-    Memory: 48 bytes a segment for its row, at most 50 more while the plan is made, then 8 (see plan.py); and 10 MiB.
+    Memory: 48 bytes a segment for its row, at most 50 more while the plan is made, then 8 (see plan.py); and 9 MiB.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ CHECKED_SHARE: Final = 1 / 16
 """How many answers are compared throughout, ids and locations; of all others, the length."""
 CLOSED_TASKS: Final = 32
 CHECKPOINT_EVERY_S: Final = 0.5
-COMPACT_EVERY_S: Final = 0.05
+COMPACT_EVERY_S: Final = 1.0
 REWRITE_EVERY_S: Final = 0.01
 QUIET_S: Final = 0.5
 QUIET_S_MAX: Final = 60.0
