@@ -158,12 +158,14 @@ class Deed:
 class Deeds:
     """The deeds of one life, and the paths that it speaks of. `store` is the one that is open now."""
 
-    def __init__(self, tree: Tree, clock: WallClock, horizons: Horizons, location_dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self, tree: Tree, clock: WallClock, horizons: Horizons, location_dtype: np.dtype[Any], *, lossy: bool
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self.store: Store
         self.paths: list[Path] = [()]
         self.inserted: dict[Domain, dict[Path, None]] = {domain: {} for domain in DOMAINS}
-        self.bounded = location_dtype is not sarpstore.LOCATION
+        self._lossy = lossy
         self._tree = tree
         self._clock = clock
         self._horizons = horizons
@@ -261,8 +263,8 @@ class Deeds:
         address, blocks = self._address, len(path)
         self._address += blocks
         self._note(domain, path)
-        # A bound may refuse what is to be counted when it is in.
-        counted = counted and not self.bounded
+        # A bound may refuse what is to be counted when it is in; what has expired may be held or not.
+        counted = counted and not self._lossy
         namespace, holder = self._place(domain)
         rows = locations(blocks, address, self._dtype)
         ids = self._ids_of(domain, path)

@@ -74,7 +74,7 @@ class Life:
         self._tree = Tree()
         self._clock = clock
         self._horizons = Horizons()
-        self._deeds = Deeds(self._tree, clock, self._horizons, dtype)
+        self._deeds = Deeds(self._tree, clock, self._horizons, dtype, lossy=self._is_lossy)
         self.counts: Counter[str] = self._deeds.counts
         self._pasts: list[Past] = [(Model(self._tree),)]
         self._folder = CutFolder(MemoryFolder())
@@ -82,6 +82,8 @@ class Life:
         self._evicted = 0
         """Records that the present process had evicted when that was last looked at."""
         self._misses_evicted = False
+        self._acknowledging = True
+        """Whether what a call has synced stays: not where the power was cut meanwhile."""
         self._noted = 0.0
         """When what was inserted before was, a checkpoint says."""
         self._store: Store
@@ -139,7 +141,9 @@ class Life:
         before = self._pasts
         self._folder.cut_after(step.writes, step.seed, step.mode)
         noted = self._noted
+        self._acknowledging = False
         await self._do(step.during)
+        self._acknowledging = True
         image = self._folder.cut_now()
         with contextlib.suppress(sarpstore.SarpError):
             await self._store.close()
@@ -182,7 +186,8 @@ class Life:
             raise Difference(f"{step}: {answers} where {expected} should be")
         self._pasts = _distinct(pasts)
         self._check_bytes(step)
-        if REFUSED not in answers and (self._setup.durability == "always" or isinstance(step, Call)):
+        synced = self._setup.durability == "always" or isinstance(step, Call)
+        if synced and self._acknowledging and REFUSED not in answers:
             # What no crash can bring back.
             self._pasts = _distinct([past[-1:] for past in self._pasts])
         return answers
