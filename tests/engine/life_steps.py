@@ -260,6 +260,9 @@ def random_step(random: Random, kinds: tuple[str, ...]) -> Step:
         return Reopen(_random_heads(random))
     if kind == "crash":
         during = random_step(random, tuple(kind for kind in kinds if kind not in ("crash", "reopen")))
+        if isinstance(during, Pour):
+            # Each of its paths may be the last that is left: few are enough.
+            during = replace(during, paths=min(during.paths, 3))
         mode = random.choice(["lose", "keep", "tear"])
         return Crash(mode, random.randrange(1 << 16), _random_heads(random), during, random.randint(1, 12))
     return _random_plain(random, kind)
