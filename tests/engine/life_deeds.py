@@ -56,6 +56,8 @@ class Doubt:
     """What was not seen since the last eviction may have been evicted."""
     evicted: bool = False
     """Something was, during the step."""
+    reopened: bool = False
+    """Another process may have evicted it, and this one have found a part of it again."""
     expired: Callable[[Domain], float] | None = None
     """Up to when what was inserted may have expired; None: nothing does."""
 
@@ -79,8 +81,14 @@ class Doubt:
                 offers = dict(zip(model.tree.blocks(path), count(offered), strict=False))
                 news.also = {block: offers[block] for block in news.masked}
         after = model.learned(domain, news)
-        quiet = not (self.evicted or self.expired)
-        return None if quiet and not after.held.get(domain, {}).keys() >= set(news.seen) else after
+        if self.evicted or self.expired or after.held.get(domain, {}).keys() >= set(news.seen):
+            return after
+        if not self.reopened:
+            return None
+        # Of what was evicted, a crash may bring back what is behind its checkpoint's start, and not what that stood on.
+        lost = model.tree.behind(news.missing).intersection(model.held[domain])
+        news.missing = []
+        return model.learned(domain, news).loosened(domain, lost)
 
     def _read(self, model: Model, domain: Domain, path: Path, answer: Answer, news: News) -> bool:
         """Add what an answer says; False if it can't be right."""

@@ -81,6 +81,7 @@ class Life:
         self._bytes_max = 0
         self._evicted = 0
         """Records that the present process had evicted when that was last looked at."""
+        self._reopened = False
         self._misses_evicted = False
         self._acknowledging = True
         """Whether what a call has synced stays: not where the power was cut meanwhile."""
@@ -128,6 +129,7 @@ class Life:
         _leave(self._folder.inner, heads)
         # An older checkpoint names what was evicted since, in files that may be gone by now.
         # That is counted as damage, then and by all who go on from there.
+        self._reopened = True
         self._misses_evicted |= heads == "older" and self._setup.bytes_max is not None
         if heads != "all":
             self._noted = 0.0
@@ -222,7 +224,8 @@ class Life:
         self._horizons.passed(self._clock.now_ms())
         evicted = self._notice_eviction()
         expired = None if self._setup.ttl_s is None else self._horizons.may
-        return Doubt(evicts=self._setup.bytes_max is not None, evicted=evicted, expired=expired)
+        evicts = self._setup.bytes_max is not None
+        return Doubt(evicts=evicts, evicted=evicted, reopened=self._reopened, expired=expired)
 
     def _check_bytes(self, step: Step | None) -> None:
         if self._folder.bytes_highest > self._bytes_max:

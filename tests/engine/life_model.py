@@ -248,6 +248,13 @@ class Model:
                 model = model.missing(domain, dead)
         return model
 
+    def loosened(self, domain: Domain, blocks: set[Block]) -> Model:
+        """Some answers have these held blocks, others do not."""
+        held, loose = self.held[domain], dict(self.loose.get(domain, {}))
+        for block in blocks:
+            loose[block] = loose.get(block, _NOWHERE) | {held[block]}
+        return replace(self, loose=self.loose | {domain: loose})
+
     def born_too(self, domain: Domain, path: Path, latest: float) -> Model:
         """A path whose first block may be there was inserted from it on."""
         born = self.born.get(domain, {})
