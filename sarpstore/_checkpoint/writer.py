@@ -117,7 +117,8 @@ class Checkpointer:
         log: LogWriter,
         *,
         number: int,
-        describe: Callable[[CheckpointHead], Awaitable[None]],
+        describe: Callable[[CheckpointHead], None],
+        add_markers: Callable[[CheckpointHead], Awaitable[None]],
         published: Callable[[CheckpointHead], Awaitable[None]],
         bound: DiskBound | None = None,
     ) -> None:
@@ -129,6 +130,7 @@ class Checkpointer:
         self._gatherer = gatherer
         self._log = log
         self._describe = describe
+        self._add_markers = add_markers
         self._published = published
         self._bound = bound
         self.lock = asyncio.Lock()
@@ -172,8 +174,9 @@ class Checkpointer:
         )
         try:
             # All namespaces and removals that there are at the start; the tail brings later ones, if it survives.
-            await self._describe(head)
+            self._describe(head)
             await self._write_images(head)
+            await self._add_markers(head)
             await self._log.sync()
             head.synced = max(start, self._log.synced_position)
             head.slots = self._slots()

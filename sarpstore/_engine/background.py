@@ -83,6 +83,7 @@ class Background:
             state.writer,
             number=_last_number(state.folder),
             describe=state.describe,
+            add_markers=state.add_markers,
             published=state.published,
             bound=state.space,
         )

@@ -118,17 +118,22 @@ class State:
         """Memory of commit buffers that have been touched, at most."""
         return _BUFFERS * COMMIT_PAGES_MAX * fmt.PAGE if self.gathering else 0
 
-    async def describe(self, head: CheckpointHead) -> None:
-        """Note in a checkpoint's head what is known now beside the directory, and perhaps markers that come meanwhile.
-
-        Checkpoints come one at a time, so that no markers retire meanwhile.
-        """
+    def describe(self, head: CheckpointHead) -> None:
+        """Note in a checkpoint's head what is known as it begins, beside the directory and the markers."""
         removals = self.removals
         head.namespaces = list(self.namespaces.values())
         # What a mark pass has made needless is needless for whoever begins with the images that follow.
         head.passed = self.retirement.due
         head.epochs, head.counts = removals.epoch_rows(), removals.count_rows()
         head.moments = self.moments.rows()
+
+    async def add_markers(self, head: CheckpointHead) -> None:
+        """Note the markers in a head whose images are made, and perhaps some that come meanwhile.
+
+        Not before: an image that is damaged is made anew from the log, which brings back what markers kill that had
+        retired, and those markers with it. Checkpoints come one at a time, so that no markers retire meanwhile.
+        """
+        removals = self.removals
         rows, count = np.empty(removals.markers, fmt.MARKER_DTYPE), 0
         for part in removals.marker_parts():
             kept = part[part["position"] > head.passed]

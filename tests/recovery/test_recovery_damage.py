@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from store_helpers import (
     WIDE,
+    abandoned,
     addresses,
     flip,
     locations,
@@ -322,6 +323,30 @@ async def test_an_image_is_mended_by_the_next_checkpoint():
     async with memory_store(folder.reopen()) as store:
         assert await matched(store) == list(range(COUNT))
         assert store.stats().damaged_records == 0
+
+
+@pytest.mark.parametrize("how", ["close", "power cut"])
+async def test_what_an_image_made_anew_brings_back_stays_removed(how):
+    """The log has what was removed, and so has the image that a checkpoint makes of it; its head has the removals."""
+    folder = MemoryFolder()
+    async with abandoned(memory_store(folder)) as store:
+        x = store.namespace("x")
+        await x.insert(path(0), locations(64))
+        await x.insert(path(1), locations(64, 64))
+        await x.remove_ids(x.block_ids(path(0))[:1])
+        await store._background.maintenance.mark_pass()
+        await x.insert(path(2), locations(64, 128))
+        await store.sync()
+        folder = folder.crash(0, "lose")
+    for name in names_of(folder, fmt.IMAGES_SUFFIX):
+        flip(folder, name, 100)
+    async with memory_store(folder.reopen()) as store:
+        await store.checkpoint()
+        crashed = folder.crash(0, "lose")
+    folder = folder if how == "close" else crashed
+    async with memory_store(folder.reopen()) as store:
+        x = store.namespace("x")
+        assert [(await x.match(path(i))).blocks for i in range(3)] == [0, 64, 64]
 
 
 # --- damage on a path
