@@ -185,7 +185,7 @@ class Checkpointer:
         except BaseException:
             self._directory.mark_dirty_from(self._directory.begin_of(self._directory.first()))
             with contextlib.suppress(SarpError):  # there may be none
-                await self._scheduler.run_background(self._folder.remove, fmt.images_name(number))
+                await self._scheduler.run_background(_withdraw, self._folder, number)
             raise
         self.bytes_written += length
         self.position = start
@@ -273,6 +273,12 @@ class Checkpointer:
         return held <= _IMAGES_SHARE_MAX * max(self._directory.entries_all * self._directory.entry_bytes, _WRITE_BYTES)
 
 
+def _withdraw(folder: Folder, number: int) -> None:
+    """Remove the images of a head that was not published. A cancelled one may have been, all the same."""
+    if fmt.checkpoint_name(number) not in folder.names():
+        folder.remove(fmt.images_name(number))
+
+
 def _create(folder: Folder, name: str) -> File:
     if name in folder.names():
         folder.remove(name)
@@ -284,7 +290,10 @@ def _create_images(folder: Folder, number: int) -> File:
 
 
 def _publish(folder: Folder, name: str, head: CheckpointHead) -> int:
-    """Write under a temporary name, sync, rename, sync the folder. Returns the head's length."""
+    """Write under a temporary name, sync, rename, sync the folder. Returns the head's length.
+
+    The folder is synced before, too: the head's name must not be there after a crash without its images' name.
+    """
     data = head.encode()
     temporary = name + fmt.TEMPORARY_SUFFIX
     file = _create(folder, temporary)
@@ -293,6 +302,7 @@ def _publish(folder: Folder, name: str, head: CheckpointHead) -> int:
         file.sync()
     finally:
         file.close()
+    folder.sync()
     folder.rename(temporary, name)
     folder.sync()
     return len(data)

@@ -45,7 +45,7 @@ __all__ = ["Compactor"]
 _SLICE_BYTES: Final = 256 << 10
 # Of one kernel call, which must hold the loop for less than a millisecond: a record costs some 3 µs, or 10 µs under
 # `sarp`.
-_RECORDS_AT_ONCE: Final = 24
+_RECORDS_AT_ONCE: Final = 64
 _OTHERS_AT_ONCE: Final = 16
 # Partitions that are swept in one turn of the loop: 64 KiB each.
 _SWEPT_AT_ONCE: Final = 16
@@ -236,7 +236,8 @@ class Compactor:
         commit, copies = self._gatherer.buffer, work.live
         status = self._directory.compact(commit.c, work, _RECORDS_AT_ONCE)
         if work.live > copies:
-            self._log.gathered()
+            # Nobody waits for copies: they are written when a commit is full, or with what is waited for. A commit of
+            # its own for each step would cost pages that the next compaction would find dead.
             self._ledger.on_copy(commit.file_number)
         if work.other_count:
             await self._write_again(work, context, data, offset)

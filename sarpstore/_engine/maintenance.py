@@ -39,6 +39,8 @@ _PASS_PAUSE_S: Final = 60.0
 _PASS_PAUSES: Final = 20
 # Compactions in a row that gain nothing, after which a `compact()` ends.
 _FRUITLESS_MAX: Final = 3
+# Of a bound on disk use, what needless markers may take in the heads for which room is kept, until they must retire.
+_WEIGHT: Final = 1 / 32
 # How often files are looked at whether one is worth compacting, and how fast one is read where nobody waits for it.
 _LOOK_S: Final = 1.0
 _RESTING_BYTES_PER_S: Final = 32 << 20
@@ -233,6 +235,14 @@ class Maintenance:
         return self._state.removals.markers - self._state.retirement.waiting
 
     @property
+    def _markers_weigh(self) -> bool:
+        """Whether the markers that wait to retire take a good deal of what is kept free for checkpoints."""
+        space = self._state.space
+        return (
+            space is not None and space.head_share(self._state.retirement.waiting * fmt.MARKER_DTYPE.itemsize) > _WEIGHT
+        )
+
+    @property
     def _short_of_markers(self) -> bool:
         """Whether markers that a pass has made needless have to retire now, and not with the next checkpoint."""
         removals = self._state.removals
@@ -261,9 +271,6 @@ class Maintenance:
         """Do one piece of work; False if nothing is due."""
         if self._new_markers >= self._many_markers or self._short_of_markers:
             await self._mark_pass()
-            if self._short_of_markers:
-                self._markers_wanted = 0  # whoever needs more says so again
-                await self._checkpoint()
             return True
         if self._state.removals.unsettled and asyncio.get_running_loop().time() >= self._pass_after:
             await self._mark_pass()
@@ -315,7 +322,9 @@ class Maintenance:
             self.compactor.bytes_per_second = rate
 
     async def _mark_pass(self) -> None:
-        """Make the markers needless; they retire when a checkpoint has been published that begins after this."""
+        """Make the markers needless; they retire when a checkpoint has been published that begins after this: the next
+        one, or one at once where they stand in somebody's way.
+        """
         removals = self._state.removals
         removals.cleared, markers = 0, removals.markers
         result = await self._pass.run()
@@ -325,6 +334,9 @@ class Maintenance:
         self._state.retirement.passed(result.position, markers)
         self._state.ledger.on_pass(result.position, result.intact_files)
         self.mark_passes += 1
+        if self._short_of_markers or self._markers_weigh:
+            self._markers_wanted = 0  # whoever needs more says so again
+            await self._checkpoint()
 
     def _tell(self) -> None:
         """Wake whoever waits for room."""

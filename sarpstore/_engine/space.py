@@ -175,6 +175,10 @@ class Space:
         """What maintenance should do, when live records have `live` bytes (the sum of `Base.slot_live`)."""
         return pressure(live, self.log_bytes_max, self.free, self._log_file_bytes)
 
+    def head_share(self, head_bytes: int) -> float:
+        """The share of the bound that so many bytes of a checkpoint's head take in all for which room is kept."""
+        return _CHECKPOINTS * head_bytes / self.bytes_max
+
     # --- for insertions
 
     def admits(self, blocks: int) -> bool:
