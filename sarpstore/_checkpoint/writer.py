@@ -185,7 +185,7 @@ class Checkpointer:
         except BaseException:
             self._directory.mark_dirty_from(self._directory.begin_of(self._directory.first()))
             with contextlib.suppress(SarpError):  # there may be none
-                await self._scheduler.run_background(_withdraw, self._folder, number)
+                await self._scheduler.run_background(self._folder.remove, fmt.images_name(number))
             raise
         self.bytes_written += length
         self.position = start
@@ -271,12 +271,6 @@ class Checkpointer:
         numbers = fmt.numbered(self._folder.names(), fmt.IMAGES_SUFFIX)
         held = sum(size_of(self._folder, fmt.images_name(number)) for number in numbers)
         return held <= _IMAGES_SHARE_MAX * max(self._directory.entries_all * self._directory.entry_bytes, _WRITE_BYTES)
-
-
-def _withdraw(folder: Folder, number: int) -> None:
-    """Remove the images of a head that was not published. A cancelled one may have been, all the same."""
-    if fmt.checkpoint_name(number) not in folder.names():
-        folder.remove(fmt.images_name(number))
 
 
 def _create(folder: Folder, name: str) -> File:
