@@ -184,8 +184,8 @@ class Checkpointer:
             length = await self._scheduler.run_background(_publish, self._folder, name, head)
         except BaseException:
             self._directory.mark_dirty_from(self._directory.begin_of(self._directory.first()))
-            with contextlib.suppress(SarpError):  # there may be none
-                await self._scheduler.run_background(self._folder.remove, fmt.images_name(number))
+            with contextlib.suppress(SarpError):
+                await self._scheduler.run_background(_remove_failed, self._folder, number)
             raise
         self.bytes_written += length
         self.position = start
@@ -300,6 +300,17 @@ def _publish(folder: Folder, name: str, head: CheckpointHead) -> int:
     folder.rename(temporary, name)
     folder.sync()
     return len(data)
+
+
+def _remove_failed(folder: Folder, number: int) -> None:
+    """Remove what there is of a checkpoint that failed: never a head's images before the head."""
+    names, name, images = folder.names(), fmt.checkpoint_name(number), fmt.images_name(number)
+    if name in names:
+        folder.remove(name)
+        folder.sync()
+    for other in (images, name + fmt.TEMPORARY_SUFFIX):
+        if other in names:
+            folder.remove(other)
 
 
 def _remove_old(

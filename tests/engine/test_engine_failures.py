@@ -4,7 +4,7 @@ import asyncio
 from errno import EDQUOT, EIO, ENOSPC
 
 import pytest
-from store_helpers import abandoned, addresses, locations, memory_store, names_of, until
+from store_helpers import WaitingFolder, abandoned, addresses, locations, memory_store, names_of, until
 
 import sarpstore
 from sarpstore._files import Fault, FaultyFolder, MemoryFolder
@@ -130,6 +130,7 @@ async def test_a_failed_checkpoint_harms_nothing(operation):
         await store.sync()
         folder.inject(Fault(operation, "0000000000000002", errno=ENOSPC, times=None))
         await fails(store.checkpoint, sarpstore.DiskFullError)
+        assert names_of(folder, ".checkpoint.tmp") == []  # they would add up on a full disk: each has its own name
         folder.heal()
         assert not store.stats().failed
         await x.insert(range(800, 900), locations(100, 800))
@@ -141,6 +142,49 @@ async def test_a_failed_checkpoint_harms_nothing(operation):
         assert addresses((await x.match(range(800, 900))).locations) == list(range(800, 900))
         assert store.stats().damaged_records == 0
     assert names_of(folder.inner.reopen(), ".tmp") == []
+
+
+async def check_first_checkpoint(folder):
+    """Of two checkpoints the second is gone, and what is there of the first is whole."""
+    assert names_of(folder, ".checkpoint") == ["0000000000000001.checkpoint"]
+    assert names_of(folder, ".images") == ["0000000000000001.images"]
+    async with abandoned(memory_store(folder)) as store:
+        assert (await store.namespace("x").match(range(200))).blocks == 200
+        assert (await store.namespace("x").match(range(500, 700))).blocks == 200
+        assert store.stats().damaged_records == 0
+
+
+async def two_insertions(store):
+    x = store.namespace("x")
+    await x.insert(range(200), locations(200))
+    await store.checkpoint()
+    await x.insert(range(500, 700), locations(200, 500))
+    await store.sync()
+
+
+async def test_a_checkpoint_that_fails_when_it_has_its_name_loses_it_again():
+    """Its images go, and a head without them is worse than none: the next open would read the whole log."""
+    folder = FaultyFolder(MemoryFolder())
+    async with abandoned(memory_store(folder)) as store:
+        await two_insertions(store)
+        folder.inject(Fault("sync_folder", errno=ENOSPC))
+        await fails(store.checkpoint, sarpstore.DiskFullError)
+        await check_first_checkpoint(folder.inner.crash(0, "keep"))
+
+
+async def test_a_checkpoint_that_is_cancelled_as_it_gets_its_name_loses_it_again():
+    folder = WaitingFolder(part=".checkpoint.tmp")
+    async with abandoned(memory_store(folder)) as store:
+        await two_insertions(store)
+        folder.writes.clear()
+        task = asyncio.create_task(store.checkpoint())
+        await until(lambda: "0000000000000002.checkpoint.tmp" in folder.names())
+        task.cancel()
+        await asyncio.sleep(0)
+        folder.writes.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await check_first_checkpoint(folder.inner.crash(0, "keep"))
 
 
 async def test_statistics_that_cannot_be_published_harm_nothing():
