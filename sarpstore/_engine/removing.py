@@ -49,7 +49,8 @@ class Remover:
         """Remove these blocks and all that follows them; how many: of a counted one only the last removal does."""
         name_space = sequenced.key.name_space
         removed = 0
-        step = min(_STEP_IDS, self._state.removals.markers_max)
+        # Room for all that there may be at once would never come while others remove, too.
+        step = min(_STEP_IDS, self._state.removals.markers_max // 2)
         for first in range(0, len(sequenced.ids), step):
             if first:
                 await asyncio.sleep(0)

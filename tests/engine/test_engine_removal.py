@@ -362,6 +362,26 @@ async def test_more_removals_than_are_remembered_at_once():
             assert await blocks(namespace, [n, *range(100)]) == count
 
 
+async def test_a_large_removal_gets_room_among_many_small_ones():
+    async with memory_store(markers_max=64) as store:
+        namespace, done = store.namespace("m"), asyncio.Event()
+        await namespace.insert(A, locations(len(A)))
+
+        async def remove_others(block):
+            while not done.is_set():
+                await namespace.insert([block], locations(1))
+                await namespace.remove_ids(namespace.block_ids([block]))
+                block += 1
+
+        others = [asyncio.create_task(remove_others(number << 24)) for number in range(1, 9)]
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(5):
+            assert await namespace.remove_ids(namespace.block_ids(A)[-64:]) == 64
+        done.set()
+        await asyncio.gather(*others)
+        assert await blocks(namespace, A) == len(A) - 64
+
+
 async def test_a_removal_that_waits_for_room_is_told_of_a_close(monkeypatch):
     async def never(_):
         await asyncio.Event().wait()
