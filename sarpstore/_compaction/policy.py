@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
 __all__ = [
     "AT_REST",
@@ -87,7 +87,7 @@ class FileRow:
 
 
 class Choice:
-    """The file to compact next, of rows that are looked at some at a time: thousands take a while.
+    """The file to compact next, of rows that are looked at some at a time, in ascending order: thousands take a while.
 
     `newest`: the highest number of all; `last_pass`: where the newest finished mark pass began.
     """
@@ -96,34 +96,42 @@ class Choice:
         self._eagerness = eagerness
         self._newest = newest
         self._last_pass = last_pass
-        self._rows: dict[int, FileRow] = {}
-        self._worth: list[tuple[float, int]] = []
+        self._firsts: dict[int, FileRow | None] = {}
+        """By number: what must go before a file, or itself; None if that may not be deleted now."""
+        self._best: tuple[float, int] | None = None
+        self._lowest: FileRow | None = None
+        """Of those that may be deleted, because of which removal records are kept."""
+        self._bytes = self._removal_bytes = 0
 
     def look(self, rows: Iterable[FileRow]) -> None:
         """Take these into account."""
         weigh = _benefit if self._eagerness.by_age else _gain
         for row in rows:
-            self._rows[row.number] = row
+            first = self._firsts[row.number] = row if row.before is None else self._firsts.get(row.before)
+            if first is None:
+                continue
+            self._bytes += row.bytes
+            self._removal_bytes += row.removal_bytes
+            if self._lowest is None or row.clean < self._lowest.clean:
+                self._lowest = row
             if row.dead_share >= self._eagerness.dead_min and _gains(row, self._eagerness):
-                self._worth.append((weigh(row, self._newest), -row.number))
+                worth = weigh(row, self._newest), -row.number
+                self._best = worth if self._best is None else max(self._best, worth)
 
     def result(self) -> FileRow | None:
         """None if no file is worth it, or none that is may be deleted now."""
-        while self._worth:
-            best = max(self._worth)
-            first = _first(self._rows, self._rows[-best[1]])
-            if first is not None:
-                return first
-            self._worth.remove(best)
-        able = [row for row in self._rows.values() if _first(self._rows, row) is not None]
-        blocking = _blocking(able, self._eagerness.removals_max, self._last_pass)
-        return None if blocking is None else _first(self._rows, blocking)
+        if self._best is not None:
+            return self._firsts[-self._best[1]]
+        if self._lowest is None or self._removal_bytes <= self._eagerness.removals_max * self._bytes:
+            return None
+        # Its copies will be clean up to the last pass; one that is so already gains nothing.
+        return self._firsts[self._lowest.number] if self._lowest.clean < self._last_pass else None
 
 
 def choose(rows: Sequence[FileRow], eagerness: Eagerness, last_pass: int = 0) -> FileRow | None:
     """The file to compact next, of all of these."""
     choice = Choice(eagerness, max((row.number for row in rows), default=0), last_pass)
-    choice.look(rows)
+    choice.look(sorted(rows, key=lambda row: row.number))
     return choice.result()
 
 
@@ -144,20 +152,3 @@ def _benefit(row: FileRow, newest: int) -> float:
 
 def _gain(row: FileRow, _: int) -> float:
     return row.dead_share
-
-
-def _blocking(rows: Sequence[FileRow], removals_max: float, last_pass: int) -> FileRow | None:
-    """The file because of which removal records are kept, where they are many and compacting it lets them go."""
-    if sum(row.removal_bytes for row in rows) <= removals_max * sum(row.bytes for row in rows):
-        return None
-    lowest = min(rows, key=lambda row: (row.clean, row.number))
-    # Its copies will be clean up to the last pass; one that is so already gains nothing.
-    return lowest if lowest.clean < last_pass else None
-
-
-def _first(rows: Mapping[int, FileRow], chosen: FileRow) -> FileRow | None:
-    """What must go before the chosen file, or itself; None if that may not be deleted now."""
-    row: FileRow | None = chosen
-    while row is not None and row.before is not None:
-        row = rows.get(row.before)
-    return row

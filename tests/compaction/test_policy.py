@@ -46,6 +46,13 @@ def test_a_file_whose_end_another_names_goes_first() -> None:
     assert choose(rows[1:], AT_REST) is None
 
 
+def test_many_files_each_of_which_waits_for_the_one_before() -> None:
+    """They are gone through once: for each of them, twenty thousand would take minutes."""
+    chain = [row(1, 0.9), *(row(number, 0.9, before=number - 1) for number in range(2, 20_000))]
+    assert choose(chain, UNDER_PRESSURE) == chain[0]
+    assert choose(chain[1:], UNDER_PRESSURE) is None
+
+
 def test_what_keeps_many_removals_needed_is_compacted() -> None:
     rows = [row(1, 0.0, clean=7), row(2, 0.0, clean=90, removal_bytes=30 * MB)]
     assert choose(rows, AT_REST, last_pass=50) == rows[0]
