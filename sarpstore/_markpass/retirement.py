@@ -26,7 +26,7 @@ class Retirement:
         self.due = 0
         """Position of the last finished pass; 0: there was none since the last retirement."""
         self.waiting = 0
-        """How many markers there were then, about: they are needless, and wait to retire."""
+        """How many of the markers that there were then are left, about: they are needless, and wait to retire."""
 
     def passed(self, position: int, markers: int) -> None:
         """A pass has finished, at whose beginning there were so many markers."""
@@ -44,4 +44,6 @@ class Retirement:
             await give_way(self._turns)
         if self.due == due:
             self.due = self.waiting = 0
+        else:  # another pass has finished meanwhile, which had counted these
+            self.waiting = max(0, self.waiting - retired)
         return retired

@@ -51,6 +51,29 @@ async def test_what_a_checkpoint_needs_that_was_half_done_at_the_pass(routing, m
         await check_copy(m, folder.crash(0, "lose"))
 
 
+async def test_markers_that_retire_after_another_pass_do_not_wait_any_more(routing, monkeypatch) -> None:
+    """Remove, pass; a checkpoint, in which two are removed, and a pass finishes: two markers are left, and wait."""
+    async with marked(routing, monkeypatch) as m:
+        for first in "abcdefg":
+            await m.insert(first * 20)
+        for first in "abcde":
+            await m.remove(first * 10)
+        await passed(m)
+        left = [3]
+
+        async def between() -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                await m.remove("f" * 10)
+                await m.remove("g" * 10)
+                m.retirement.passed((await m.mark_pass().run()).position, 7)
+
+        await m.checkpoint_between(monkeypatch, between)
+        assert (m.removals.markers, m.retirement.waiting) == (2, 2)
+        await m.store.checkpoint()
+        assert (m.removals.markers, m.retirement.waiting) == (0, 0)
+
+
 async def test_the_log_alone_says_the_same(routing) -> None:
     """A truncation, a pass, and an insertion that supersedes what it left."""
     folder = MemoryFolder()
