@@ -219,11 +219,12 @@ static routing routing_of(sarp_postings *dir, const sarp_pages *pages, sarp_quer
                      .seed = seed_of(dir->base, q->holder, q->name_space),
                      .removed = barrier_of(dir->base, q->holder, q->name_space),
                      .r = {.base = dir->base, .pages = pages, .needs = needs},
-                     .cuts = UINT32_MAX};
+                     .cuts = CUTS_MAX};
 }
 
 int32_t postings_match_whole(sarp_postings *dir, const sarp_pages *pages, sarp_query *query, sarp_needs *needs) {
     routing t = routing_of(dir, pages, query, needs);
+    query->located = 0; /* what was found before others had their turn may have been removed in it */
     match_one(&t, UINT32_MAX);
     return query->status;
 }
@@ -234,7 +235,6 @@ int32_t sarp_postings_match(sarp_postings *dir, const sarp_pages *pages, sarp_qu
     for (size_t i = 0; i < count; i++) {
         if (queries[i].status != SARP_NEED) continue;
         routing t = routing_of(dir, pages, queries + i, needs);
-        t.cuts = CUTS_MAX;
         match_one(&t, MATCH_WINDOWS);
         open += queries[i].status == SARP_NEED;
     }

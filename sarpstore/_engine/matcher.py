@@ -192,7 +192,10 @@ class Matcher:
         try:
             while (status := self._decide(step)) == lib.SARP_NEED:
                 missing.note(self._needs)
-                await self._bring(missing)
+                if missing.anything:
+                    await self._bring(missing)
+                else:  # the kernel has taken out some of many dead candidates
+                    await asyncio.sleep(0)
         finally:
             missing.release()
         await self.give_way()

@@ -145,7 +145,8 @@ async def test_damage_far_down_a_long_match(tmp_path: Path) -> None:
         assert (await namespace.match_ids(ids)).blocks == BLOCKS
 
 
-async def test_many_dead_candidates_are_taken_out_in_turns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("who", ["match", "insertion"])
+async def test_many_dead_candidates_are_taken_out_in_turns(who: str, tmp_path: Path) -> None:
     """Of the published method: what a removal shortened stands at a window's points until a match finds it there."""
     branches, blocks, common, removed = 300, 40, 20, 10
     rng = np.random.default_rng(5)
@@ -159,9 +160,16 @@ async def test_many_dead_candidates_are_taken_out_in_turns(tmp_path: Path) -> No
             await namespace.insert_ids(path, rows)
         await namespace.remove_ids(stem[removed : removed + 1])
         await store.sync()
-        turns, match = await _turns_during(namespace.match_ids(paths[0]))
-        assert turns > 2
-        for path in paths[::50]:
+        held = removed
+        if who == "match":
+            turns, _ = await _turns_during(namespace.match_ids(paths[0]))
+        else:
+            turns, new = await _turns_during(namespace.insert_ids(paths[0], rows))
+            assert new == blocks - removed
+            assert (await namespace.match_ids(paths[0])).blocks == blocks
+            held = common
+        assert turns > branches // 20
+        for path in paths[50::50]:
             match = await namespace.match_ids(path)
-            assert match.blocks == removed
-            assert match.locations["address"].tolist() == list(range(removed))
+            assert match.blocks == held
+            assert match.locations["address"].tolist() == list(range(held))
