@@ -254,14 +254,18 @@ void sarp_postings_estimate(sarp_postings *dir, const sarp_query *query, uint32_
     *at_most = query->blocks;
     if (t.r.missing || !find_route(&t, first, limit, &at)) return;
     candidates c = candidates_of(dir, &at.list, filter_of(dir->base, ids_at(&t, first), limit, at.point));
+    /* The longest of each group comes first. One that a removal has shortened may reach less far than one of a group with fewer
+       fingerprints in common. */
     candidate_group group = {.limit = 1};
-    uint32_t most = limit;
-    while (c.equal >= 0 && !group.count) {
-        most = bound_of(at.point, c.equal, limit);
+    uint32_t n = 0;
+    while (c.equal >= 0) {
+        const uint32_t most = bound_of(at.point, c.equal, limit);
+        if (most <= n) break;
         candidates_next(&c, &group);
+        const uint32_t reach = !group.count ? 0 : posting_n(group.best) < most ? posting_n(group.best) : most;
+        if (reach > n) n = reach;
     }
-    if (!group.count) return; /* a list has postings */
-    const uint32_t n = posting_n(group.best) < most ? posting_n(group.best) : most;
+    if (!n) return; /* a list has postings */
     *at_least = first + point_offset(at.point) + 1;
     *at_most = first + n > *at_least ? first + n : *at_least;
     *at_least = barrier_surely(dir->base, &t.removed, query->ids, *at_least);

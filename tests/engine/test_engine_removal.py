@@ -137,6 +137,22 @@ async def test_estimates_enclose_what_is_left():
                 assert low <= await blocks(namespace, path) <= high
 
 
+@pytest.mark.parametrize("cut", [2, 4, 6, 8, 10])
+async def test_an_estimate_reaches_past_a_candidate_that_a_removal_shortened(cut):
+    """Of the published method: its filter is then the query's, and it comes before one that goes on."""
+    async with memory_store() as store:
+        namespace = store.namespace("m")
+        path = list(range(12))
+        shortened = path[:cut] + [100 + i for i in range(12 - cut)]
+        for each in (shortened, path):
+            await namespace.insert(each, locations(12))
+        await namespace.remove_ids(namespace.block_ids(shortened)[cut : cut + 1])
+        await store._background.maintenance.mark_pass()
+        for blocks_asked in range(1, 13):
+            least, most = namespace.estimate(path[:blocks_asked])
+            assert least <= await blocks(namespace, path[:blocks_asked]) <= most
+
+
 async def test_a_counted_block_goes_with_its_last_removal():
     async with memory_store() as store:
         namespace = store.namespace("m")
