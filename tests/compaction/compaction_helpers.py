@@ -78,6 +78,7 @@ def compactor_of(store: Any, **more: Any) -> Compactor:
     state = store._core.state
     ledger = FileLedger(n for n in state.directory.base.files() if n <= state.found.end.file_number)
     reports: list[BaseException] = []
+    store._background.maintenance.compactor.compact_next = _nothing  # or the store's own would meet this one
     made = Compactor(
         state.folder,
         state.scheduler,
@@ -108,7 +109,6 @@ async def with_compactor(folder: MemoryFolder, **more: Any) -> Any:
         await store.namespace("m").insert([9] * 100, locations(100, 1 << 30))
         await store.sync()
         await store.checkpoint()
-        store._background.maintenance.compactor.compact_next = _nothing  # or the store's own would meet this one
         yield store, compactor_of(store)
 
 
