@@ -109,6 +109,6 @@ int is_condemned(const struct sarp_condemned *set, uint64_t reference);
 /* Whether `changes` changes can be applied without meeting a bound. */
 int postings_has_room(const sarp_postings *dir, uint32_t changes);
 
-/* sarp_postings_match of one query, in one step however long it is: what an insertion decides by. Its status; SARP_NEED with
-   nothing needed where dead candidates stood in the way: it begins anew when others have had their turn. */
+/* sarp_postings_match of one query, all its windows at once: what an insertion decides by. Its status; SARP_NEED with nothing
+   needed where dead candidates stood in the way: the next call begins anew, when others have had their turn. */
 int32_t postings_match_whole(sarp_postings *dir, const sarp_pages *pages, sarp_query *query, sarp_needs *needs);
