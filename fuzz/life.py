@@ -20,19 +20,14 @@ import sys
 import time
 import traceback
 from collections import Counter
-from pathlib import Path
 from random import Random
 
+from life_machine import Difference, live
+from life_steps import Setup, Step, plainer, random_setup, random_step
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-_TESTS = Path(__file__).resolve().parent.parent / "tests" / "engine"
-sys.path.insert(0, str(_TESTS))
-
-from life_machine import Difference, live  # noqa: E402 - found through the path above
-from life_steps import Setup, Step, plainer, random_setup, random_step  # noqa: E402 - found through the path above
-
-from sarpstore import _format as fmt  # noqa: E402 - after the path above
+from sarpstore import _format as fmt
 
 
 class Fuzz:

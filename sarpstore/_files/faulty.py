@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from sarpstore._errors import StorageError
 from sarpstore._files.forwarding import ForwardingFile, ForwardingFolder
+from sarpstore._files.memory import MemoryFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,6 +34,9 @@ class Fault:
     errno: int = EIO
     partial_bytes: int | None = None
     """A failing write first writes this many bytes; None: nothing."""
+    drops: bool = False
+    """A failing sync leaves pages that read as written and that no later sync makes durable: the file is a simulated
+    one (`MemoryFile.fail_sync`)."""
     times: int | None = 1
     """How many calls fail; None: all from then on."""
 
@@ -111,8 +115,14 @@ class FaultyFile(ForwardingFile):
         raise StorageError.of("write", self._path, fault.errno)
 
     def sync(self) -> None:
-        self._check("sync")
-        self.inner.sync()
+        fault = self._plan.due("sync", self.name)
+        if fault is None:
+            self.inner.sync()
+            return
+        if fault.drops:
+            assert isinstance(self.inner, MemoryFile), "only simulated files drop what was not synced"
+            self.inner.fail_sync()
+        raise StorageError.of("sync", self._path, fault.errno)
 
     def truncate(self, size: int) -> None:
         self._check("truncate")

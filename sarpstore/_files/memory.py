@@ -15,17 +15,19 @@ from errno import EBADF, EEXIST, EINVAL, ENOENT
 from typing import TYPE_CHECKING, Literal
 
 from sarpstore._errors import ClosedError, LockedError, StorageError
-from sarpstore._files.content import Choice, Content
+from sarpstore._files.content import PAGE_BYTES, SECTOR_BYTES, Choice, Content, Fill, zeros
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sarpstore._files.interface import ReadableBuffer, WritableBuffer
 
-__all__ = ["CrashMode", "MemoryFolder"]
+__all__ = ["CrashMode", "MemoryFile", "MemoryFolder"]
 
-CrashMode = Literal["lose", "keep", "tear"]
+CrashMode = Literal["lose", "keep", "tear", "pages", "junk"]
 
+# Where a file has grown and its data did not come, a medium may show an older file's bytes, or noise.
+_STALE_SHARE = 0.5
 
 # A change of names is what it makes each name mean: atomic, and well defined whether or not others are kept.
 _NameChange = dict[str, Content | None]
@@ -129,6 +131,12 @@ class MemoryFile:
         with self._disk.lock:
             self._content.truncate(size)
 
+    def fail_sync(self) -> None:
+        """As a sync that fails: what was not durable reads as before, and never will be."""
+        self._check("sync")
+        with self._disk.lock:
+            self._content.fail_sync()
+
     def close(self) -> None:
         self._closed = True
 
@@ -228,24 +236,38 @@ class MemoryFolder:
     def crash(self, source: random.Random | int = 0, mode: CrashMode = "tear") -> MemoryFolder:
         """A copy of the folder as it may be found after a power cut now. This one goes on undisturbed.
 
-        `lose` drops whatever is not synced, `keep` keeps everything, and `tear` decides each 512-byte sector,
-        change of size and change of a name by `source` (a generator, or a seed: the same seed, the same crash).
+        `lose` drops whatever is not synced, `keep` keeps everything, and the others decide by `source` (a generator, or
+        a seed: the same seed, the same crash) of each change of size and of a name, and of what was written: `tear`
+        each 512-byte sector, `pages` each 4,096 bytes, and `junk` each sector, where what a file has grown by
+        and lost is not zeros but noise, or bytes of another file.
         """
         generator = random.Random(source) if isinstance(source, int) else source  # noqa: S311
-        choices: dict[CrashMode, Choice] = {
-            "lose": lambda: False,
-            "keep": lambda: True,
-            "tear": lambda: generator.random() < 0.5,
-        }
-        keep = choices[mode]
+        choices: dict[CrashMode, Choice] = {"lose": lambda: False, "keep": lambda: True}
+        keep = choices.get(mode, lambda: generator.random() < 0.5)
+        unit = PAGE_BYTES if mode == "pages" else SECTOR_BYTES
         with self._disk.lock:
-            disk = self._disk.map_contents(lambda content: content.after_crash(keep))
+            fill = self._junk(generator) if mode == "junk" else zeros
+            disk = self._disk.map_contents(lambda content: content.after_crash(keep, unit, fill))
         for change in disk.changes:
             if keep():
                 _apply_names(disk.durable, change)
         disk.changes.clear()
         disk.names = dict(disk.durable)
         return MemoryFolder(self._path, _disk=disk)
+
+    def _junk(self, generator: random.Random) -> Fill:
+        """Noise, or what stands somewhere in a file, at the sector."""
+        files = [bytes(content.now) for content in self._disk.names.values() if content.now]
+
+        def fill(count: int) -> bytes:
+            if not files or generator.random() >= _STALE_SHARE:
+                return generator.randbytes(count)
+            file = generator.choice(files)
+            start = generator.randrange(-(-len(file) // SECTOR_BYTES)) * SECTOR_BYTES
+            found = file[start : start + count]
+            return found + bytes(count - len(found))
+
+        return fill
 
     @contextlib.contextmanager
     def _open_disk(self) -> Iterator[_Disk]:

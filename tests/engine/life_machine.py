@@ -14,25 +14,19 @@ import asyncio
 import contextlib
 from itertools import permutations
 from random import Random
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import pytest
-from life_backend import LoopBackend, QuietLoop
 from life_deeds import CERTAIN, NOTED_S, REFUSED, Deed, Deeds, Doubt
 from life_folder import CutFolder
 from life_model import Domain, Model, Path, Tree
+from life_process import quiet_process
 from life_steps import DOMAINS, Call, Crash, Heads, Pour, Reopen, Setup, Step, Together
 from life_time import Horizons, Scope, WallClock
-from store_helpers import WIDE, names_of, remove_checkpoints, small_files
+from store_helpers import WIDE, names_of, remove_checkpoints
 
 import sarpstore
 from sarpstore import _format as fmt
-from sarpstore import _options
-from sarpstore._engine import background, lifetimes, matcher, state
 from sarpstore._files import MemoryFolder
-from sarpstore._io import turns
-from sarpstore._log import header
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -285,21 +279,9 @@ def _distinct(pasts: Sequence[Past]) -> list[Past]:
 
 def live(setup: Setup, steps: Sequence[Step], seed: int = 0) -> Counter[str]:
     """Live a life, from which the same seed makes the same again; how many steps of each kind it took."""
-    random = Random(seed)
-    clock = WallClock()
-    with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=QuietLoop) as runner:
-        loop = clock.loop = runner.get_loop()
-        patch.setattr(header, "secrets", SimpleNamespace(token_bytes=random.randbytes))
-        patch.setattr(state, "choose_backend", lambda *_: LoopBackend(random))
-        for module in (background, matcher):
-            patch.setattr(module, "monotonic_ms", lambda: loop.time() * 1e3)
-        for module in (header, lifetimes):
-            patch.setattr(module, "wall_ms", lambda: int(clock.now_ms()))
-        patch.setattr(turns, "perf_counter", loop.time)
-        # The bounds are lower than any that makes sense, so that few insertions meet them.
-        patch.setattr(_options, "_LOG_FILES_MIN", 1)
-        life = Life(setup, small_files(patch), clock)
-        runner.run(asyncio.wait_for(life.live(steps), SECONDS_MAX))
+    with quiet_process(Random(seed)) as process:
+        life = Life(setup, process.log_file_bytes, process.clock)
+        process.runner.run(asyncio.wait_for(life.live(steps), SECONDS_MAX))
     return life.counts
 
 

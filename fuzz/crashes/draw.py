@@ -1,0 +1,77 @@
+"""Which workloads there are: drawn by chance, or all of up to so many operations."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Final
+
+from life_steps import KINDS, Call, Clear, Fork, Insert, Remove, Reopen, Step, Truncate, random_step
+
+from fuzz.crashes.history import Workload
+from sarpstore import _format as fmt
+from sarpstore._files import Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from random import Random
+
+    from sarpstore._files import Operation
+
+__all__ = ["ALPHABET", "all_workloads", "random_workload"]
+
+_STEPS_MAX: Final = 14
+_DRAWN: Final = tuple(
+    kind
+    for kind in KINDS
+    if kind not in ("together", "crash", "estimate", "match", "match_many", "match_holders", "reopen")
+)
+_FAULT_SHARE: Final = 0.3
+_OPERATIONS: Final[tuple[Operation, ...]] = ("write", "sync", "create", "rename", "remove", "sync_folder", "read")
+_REFUSALS: Final = {"write": (errno.EIO, errno.ENOSPC), "create": (errno.EIO, errno.ENOSPC)}
+
+_PATH: Final = Fork(0, 0, 3, 1)
+ALPHABET: Final[tuple[Step, ...]] = (
+    Insert(0, _PATH, counted=False),
+    Insert(0, Fork(1, 2, 4, 2), counted=False),
+    Insert(1, Fork(0, 0, 70, 1), counted=False),
+    Remove(0, Fork(1, 140, 0, 0), (1,), unknown=False),
+    Truncate(0, Fork(1, 140, 0, 0), 2),
+    Clear(0),
+    Call("sync"),
+    Call("checkpoint"),
+    Call("compact"),
+    Call("mark_pass"),
+    Reopen("all"),
+)
+"""The operations of the exhaustive mode; paths fork the first that was inserted."""
+
+
+def random_workload(random: Random, routing: str) -> Workload:
+    """A few steps; in some of them the medium refuses a call."""
+    steps: list[Step] = []
+    for _ in range(random.randint(2, _STEPS_MAX)):
+        step = random_step(random, (*_DRAWN, "sync"))
+        steps.append(replace(step, counted=False) if isinstance(step, Insert) else step)
+        if random.random() < 0.05:
+            steps.append(Reopen("all"))
+    durability = random.choice(["always", "interval", "interval", "never"])
+    fault = _random_fault(random) if random.random() < _FAULT_SHARE else None
+    return Workload(routing, durability, tuple(steps), fault)
+
+
+def _random_fault(random: Random) -> Fault:
+    operation = random.choice(_OPERATIONS)
+    number = random.choice(_REFUSALS.get(operation, (errno.EIO,)))
+    partial = random.choice([None, 0, 512, 4096, 6000]) if operation == "write" else None
+    drops = operation == "sync"
+    return Fault(operation, after=random.randrange(40), errno=number, partial_bytes=partial, drops=drops)
+
+
+def all_workloads(operations: int) -> Iterator[Workload]:
+    """All sequences of one to so many operations, under both routings."""
+    for count in range(1, operations + 1):
+        for steps in product(ALPHABET, repeat=count):
+            for routing in fmt.ROUTINGS:
+                yield Workload(routing, "interval", steps)

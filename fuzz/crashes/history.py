@@ -1,0 +1,215 @@
+"""A workload done once, the states that it went through, and the images that a power cut may have left meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from life_deeds import Deeds
+from life_model import Domain, Model, Path, Tree
+from life_steps import Call, Reopen, Step
+from life_time import Horizons, WallClock
+
+import sarpstore
+from fuzz.crashes.disk import WatchedFolder
+from sarpstore._files import FaultyFolder, MemoryFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from random import Random
+
+    from sarpstore import Store
+    from sarpstore._files import CrashMode, Fault
+
+__all__ = ["MODES", "Answers", "Difference", "History", "Image", "Workload", "ask"]
+
+MODES: Final[tuple[CrashMode, ...]] = ("lose", "keep", "tear", "pages", "junk")
+Answers: TypeAlias = tuple[tuple[int, ...], ...]
+"""Of each domain's each path, the addresses of the blocks that match."""
+
+
+class Difference(AssertionError):  # noqa: N818 - it is no error of the program
+    """The store's answer is none that any allowed state gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is done, with which options, and what the medium refuses meanwhile."""
+
+    routing: str
+    durability: str
+    steps: tuple[Step, ...]
+    fault: Fault | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {
+            "block_tokens": 1,
+            "hash": "mmh3",
+            "io": "threads",
+            "exact": True,
+            "directory_bytes_max": 4 << 20,
+            "holders_max": 8,
+            "counts_max": 1024,
+            "queue_depth": 8,
+            "cache_bytes": 1 << 16,
+            "markers_max": 4096,
+            "routing": self.routing,
+            "durability": self.durability,
+        }
+
+
+@dataclass(slots=True)
+class Image:
+    """What is found after a power cut, and the numbers of the first and the last state that it may show."""
+
+    folder: MemoryFolder
+    first: int
+    last: int
+    mode: str
+    at: int
+    """Number of the change after which it was taken."""
+    depth: int = 0
+    """How many power cuts came during recoveries before."""
+    only: Answers | None = None
+    """What it has to say, where that is known: a recovery has ended, and said so."""
+
+
+@dataclass
+class History:
+    """What a workload went through. `live` first."""
+
+    workload: Workload
+    clock: WallClock
+    log_file_bytes: int
+    random: Random
+    images_max: int
+    """Images of each kind at each change; those that are equal to one before are not kept."""
+    modes: tuple[CrashMode, ...] = MODES
+    images: list[Image] = field(default_factory=list)
+    changes: int = 0
+    injected: int = 0
+    """How many calls the medium refused."""
+
+    def __post_init__(self) -> None:
+        self.tree = Tree()
+        self.states: list[Model] = [Model(self.tree)]
+        self.synced = 0
+        """The newest state that no crash can take back."""
+        self.options = self.workload.options | {"log_file_bytes": self.log_file_bytes}
+        self._seen: set[bytes] = set()
+        self._deeds = Deeds(self.tree, self.clock, Horizons(), sarpstore.LOCATION, lossy=False)
+        self._expected: dict[int, Answers] = {}
+        self._disk = MemoryFolder()
+        self._taking = True
+
+    # --- doing
+
+    async def live(self) -> None:
+        """Do it all. Raises a Difference where the store's answers are not the model's."""
+        plan = [self.workload.fault] if self.workload.fault else []
+        faulty = FaultyFolder(self._disk, plan)
+        folder = WatchedFolder(faulty, self._changed)
+        store: Store | None = None
+        try:
+            store = await self._open(folder)
+            for step in self.workload.steps:
+                if isinstance(step, Reopen):
+                    await store.close()
+                    self._acknowledge()
+                    store = await self._open(folder)
+                else:
+                    await self._do(step)
+        except (sarpstore.StorageError, sarpstore.FailedError):
+            if not faulty.injected:
+                raise
+        finally:
+            self.injected = faulty.injected
+            if store is not None:
+                await self._close(store, expects_error=bool(faulty.injected))
+
+    async def _open(self, folder: WatchedFolder) -> Store:
+        self._disk = self._disk.reopen()
+        faulty = folder.inner
+        assert isinstance(faulty, FaultyFolder)
+        faulty.inner = self._disk
+        self._deeds.store = await sarpstore.open(folder, **self.options)
+        return self._deeds.store
+
+    async def _close(self, store: Store, *, expects_error: bool) -> None:
+        try:
+            await store.close()
+        except sarpstore.SarpError:
+            if not expects_error:
+                raise
+
+    async def _do(self, step: Step) -> None:
+        deed = self._deeds.of(step)
+        after, expected = deed.on(self.states[-1])
+        # A change of the files while it goes on may show any of the states that come of it.
+        self.states += [state for state in after if state is not self.states[-1]]
+        answer = await deed.do()
+        if not deed.fits(answer, expected):
+            raise Difference(f"{step} answers {answer} where {expected} should be")
+        if self.workload.durability == "always" or isinstance(step, Call):
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        self.synced = len(self.states) - 1
+
+    def _changed(self) -> None:
+        self.changes += 1
+        for mode in self.modes:
+            for _ in range(1 if mode in ("lose", "keep") else self.images_max):
+                self.take(self._disk, mode, self.synced, len(self.states) - 1)
+
+    def take(self, disk: MemoryFolder, mode: CrashMode, first: int, last: int) -> None:
+        """Keep an image, unless it is equal to one that was taken before and has to show the same states."""
+        folder = disk.crash(self.random, mode)
+        digest = _digest(folder, first, last)
+        if digest not in self._seen:
+            self._seen.add(digest)
+            self.images.append(Image(folder, first, last, mode, self.changes))
+
+    # --- what it should be
+
+    @property
+    def questions(self) -> list[tuple[Domain, list[Path]]]:
+        """The longest paths of each domain: what they match tells all that is held."""
+        return [
+            (domain, [path for path in inserted if self.tree.is_leaf(path)])
+            for domain, inserted in self._deeds.inserted.items()
+        ]
+
+    def expected(self, number: int) -> Answers:
+        """What the store says in state `number`."""
+        if number not in self._expected:
+            state = self.states[number]
+            self._expected[number] = tuple(
+                tuple(state.match(domain, path)) for domain, paths in self.questions for path in paths
+            )
+        return self._expected[number]
+
+
+async def ask(store: Store, questions: Sequence[tuple[Domain, list[Path]]]) -> Answers:
+    """What the store says of each path."""
+    found: list[tuple[int, ...]] = []
+    for (name, holder), paths in questions:
+        if not paths:
+            continue
+        namespace = store.namespace(name)
+        matches = await store.match_many([(namespace, path) for path in paths], holder=holder)
+        found += [tuple(match.locations["address"].tolist()) for match in matches]
+    return tuple(found)
+
+
+def _digest(folder: MemoryFolder, first: int, last: int) -> bytes:
+    digest = hashlib.blake2b(f"{first} {last}".encode(), digest_size=12)
+    for name in folder.names():
+        file = folder.open(name)
+        data = bytearray(file.size())
+        file.read_into(0, data)
+        digest.update(name.encode() + b"\0" + len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.digest()
