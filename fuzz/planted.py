@@ -34,6 +34,8 @@ FUZZERS: Final = {
     "fuzz.crashes": ("--images", "1000000000"),
     "fuzz.life": ("--runs", "1000000000"),
 }
+CONTROL: Final = Bug("no bug", "README.md", "# sarpstore\n", "# sarpstore\n")
+CONTROL_S: Final = 20.0
 SEEN: Final = re.compile(r"run \d+: a difference")
 """What a fuzzer prints as soon as it has one."""
 
@@ -120,6 +122,9 @@ def main() -> int:
     for name in ("bug", "found by", "in", "after s"):
         table.add_column(name, justify="right" if name == "after s" else "left")
     missed = 0
+    if hunt(CONTROL, CONTROL_S, seed) is not None:
+        console.print("the fuzzers see a difference where no bug was planted")
+        return 1
     for bug in bugs:
         found = hunt(bug, arguments.seconds, seed)
         missed += found is None

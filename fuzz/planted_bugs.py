@@ -86,8 +86,10 @@ BUGS: Final = (
     Bug(
         "take a commit whose predecessor is missing",
         "sarpstore/_recovery/accept.py",
-        '            commits["number"] == commit + 1 + np.arange(len(commits), dtype="<u8")\n',
-        '            commits["number"] > commit\n',
+        '        in_order = (commits["flags"] & lib.SARP_COMMIT_COMPLETE > 0) & (\n'
+        '            commits["number"] == commit + 1 + np.arange(len(commits), dtype="<u8")\n        )\n',
+        '        commits = commits[commits["flags"] & lib.SARP_COMMIT_COMPLETE > 0]\n'
+        '        in_order = commits["number"] > commit\n',
     ),
     Bug(
         "replay past a hole into the next file",

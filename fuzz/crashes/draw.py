@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
-from life_steps import KINDS, Call, Clear, Fork, Insert, Remove, Reopen, Step, Truncate, random_step
+from life_steps import KINDS, Call, Clear, Fork, Insert, Remove, Reopen, Step, Together, Truncate, random_step
 
 from fuzz.crashes.history import Workload
 from sarpstore import _format as fmt
@@ -28,6 +28,8 @@ _DRAWN: Final = tuple(
     if kind not in ("together", "crash", "estimate", "match", "match_many", "match_holders", "reopen")
 )
 _FAULT_SHARE: Final = 0.3
+_TOGETHER_SHARE: Final = 0.3
+"""How many changes come while a checkpoint, a compaction or a mark pass is on its way."""
 _OPERATIONS: Final[tuple[Operation, ...]] = ("write", "sync", "create", "rename", "remove", "sync_folder", "read")
 _REFUSALS: Final = {"write": (errno.EIO, errno.ENOSPC), "create": (errno.EIO, errno.ENOSPC)}
 
@@ -53,7 +55,11 @@ def random_workload(random: Random, routing: str) -> Workload:
     steps: list[Step] = []
     for _ in range(random.randint(2, _STEPS_MAX)):
         step = random_step(random, (*_DRAWN, "sync"))
-        steps.append(replace(step, counted=False) if isinstance(step, Insert) else step)
+        if isinstance(step, Insert):
+            step = replace(step, counted=False)
+        if isinstance(step, (Insert, Remove, Truncate)) and random.random() < _TOGETHER_SHARE:
+            step = Together((step, Call(random.choice(["checkpoint", "checkpoint", "compact", "mark_pass"]))))
+        steps.append(step)
         if random.random() < 0.05:
             steps.append(Reopen("all"))
     durability = random.choice(["always", "interval", "interval", "never"])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from life_deeds import Deeds
+from life_deeds import Deed, Deeds
 from life_model import Domain, Model, Path, Tree
-from life_steps import Call, Reopen, Step
+from life_steps import Call, Reopen, Step, Together
 from life_time import Horizons, WallClock
 
 import sarpstore
@@ -145,15 +146,23 @@ class History:
                 raise
 
     async def _do(self, step: Step) -> None:
-        deed = self._deeds.of(step)
+        change, *calls = step.steps if isinstance(step, Together) else (step,)
+        deed = self._deeds.of(change)
         after, expected = deed.on(self.states[-1])
         # A change of the files while it goes on may show any of the states that come of it.
         self.states += [state for state in after if state is not self.states[-1]]
-        answer = await deed.do()
+        others = [self._deeds.of(call).do() for call in calls]
+        answer, *_ = await asyncio.gather(self._in_between(deed) if calls else deed.do(), *others)
         if not deed.fits(answer, expected):
             raise Difference(f"{step} answers {answer} where {expected} should be")
         if self.workload.durability == "always" or isinstance(step, Call):
             self._acknowledge()
+
+    async def _in_between(self, deed: Deed) -> Any:
+        """Do it while what was started with it is somewhere on its way."""
+        for _ in range(self.random.choice([0, 2, 5, 10, 20, 40])):
+            await asyncio.sleep(0)
+        return await deed.do()
 
     def _acknowledge(self) -> None:
         self.synced = len(self.states) - 1
