@@ -11,7 +11,7 @@ from sarpstore import _format as fmt
 from sarpstore._log.commits import count_record
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     import numpy.typing as npt
 
@@ -32,6 +32,8 @@ class Context:
     """Numbers of the log files that will be left."""
     previous: Mapping[int, int]
     """Of those of them whose header is known, the file that it goes on from."""
+    may_be_named: Callable[[int], bool]
+    """Whether a kept checkpoint may name that file, which is deleted."""
 
 
 def written_again(record: memoryview, kind: int, context: Context) -> bytes | None:
@@ -77,7 +79,10 @@ def _remembered(record: memoryview, context: Context) -> bytes | None:
 
 
 def _retirement_needed(record: memoryview, context: Context) -> bool:
-    """A reader that goes through the files that are left would miss the one that it names."""
+    """A reader that goes through the files that are left, or begins with an older checkpoint, would miss the one that
+    it names.
+    """
     (named,) = fmt.RETIRE_FIELDS.unpack_from(record, fmt.RECORD.size)
-    lower = any(number < named for number in context.files)
-    return lower or any(context.previous.get(number) == named for number in context.files)
+    return context.may_be_named(named) or any(
+        number < named or context.previous.get(number) == named for number in context.files
+    )

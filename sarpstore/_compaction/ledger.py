@@ -10,7 +10,7 @@ first of them was made. A pass also finds files all of whose segment records are
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sarpstore import _format as fmt
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
 __all__ = ["FileLedger"]
+
+_CHECKPOINTS_KEPT: Final = 2
 
 
 class FileLedger:
@@ -28,6 +30,9 @@ class FileLedger:
         self._copied = set(self._clean)
         """Files that have copies, or may have."""
         self._removal_bytes: dict[int, int] = {}
+        self._checkpoints = 0
+        self._deleted: dict[int, int] = {}
+        """Of files deleted since the open, how many checkpoints had been published before."""
         self.last_pass = 0
         """Where the newest mark pass that has ended began."""
 
@@ -52,6 +57,17 @@ class FileLedger:
         self._clean.pop(number, None)
         self._removal_bytes.pop(number, None)
         self._copied.discard(number)
+        self._deleted[number] = self._checkpoints
+
+    def on_checkpoint(self) -> None:
+        """A checkpoint was published, which began after all deletions that were told before."""
+        self._checkpoints += 1
+        named = {n: since for n, since in self._deleted.items() if self._checkpoints - since < _CHECKPOINTS_KEPT}
+        self._deleted = named
+
+    def may_be_named(self, number: int) -> bool:
+        """Whether a kept checkpoint may name this file, which is deleted: those from before the open may name any."""
+        return self._checkpoints < _CHECKPOINTS_KEPT or number in self._deleted
 
     def clean(self, number: int) -> int:
         """The position up to which the file is clean."""

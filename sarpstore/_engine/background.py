@@ -141,6 +141,7 @@ class Background:
         self._checkpoint_ms = monotonic_ms()
         await self._checkpointer.write()
         self._state.gatherer.slots.published()
+        self._state.ledger.on_checkpoint()
         self._written, self._sealed, self._records = now
         self._tail_bytes = self._replay_bytes = 0
         self.checkpoints += 1

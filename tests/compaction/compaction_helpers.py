@@ -77,6 +77,7 @@ async def answers(store: Any, asked: list[tuple[int, list[int]]]) -> list[list[i
 def compactor_of(store: Any, **more: Any) -> Compactor:
     state = store._core.state
     ledger = FileLedger(n for n in state.directory.base.files() if n <= state.found.end.file_number)
+    state.ledger = ledger  # which is told of checkpoints
     reports: list[BaseException] = []
     store._background.maintenance.compactor.compact_next = _nothing  # or the store's own would meet this one
     made = Compactor(

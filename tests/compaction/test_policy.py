@@ -90,6 +90,20 @@ def test_a_ledger() -> None:
     assert (ledger.removal_bytes(5), ledger.floor([])) == (0, 0)
 
 
+def test_which_deleted_files_a_kept_checkpoint_may_name() -> None:
+    ledger = FileLedger([1, 2, 3])
+    ledger.on_checkpoint()
+    assert ledger.may_be_named(0), "one from before the open may be kept"
+    ledger.on_deleted(1)
+    ledger.on_checkpoint()
+    ledger.on_deleted(2)
+    assert [ledger.may_be_named(n) for n in (0, 1, 2)] == [False, True, True]
+    ledger.on_checkpoint()
+    assert [ledger.may_be_named(n) for n in (1, 2)] == [False, True]
+    ledger.on_checkpoint()
+    assert not ledger.may_be_named(2)
+
+
 def test_where_files_end_and_what_must_go_first() -> None:
     whole, at = 10 * fmt.PAGE, fmt.position
     files = LogFiles(
@@ -111,7 +125,7 @@ def test_what_is_written_again() -> None:
     removals = Removals(8, 8, 8)
     removals.clear(1, 500)
     removals.clear(2, 0)
-    context = Context(removals, 100, [3, 9], {9: 8})
+    context = Context(removals, 100, [3, 9], {9: 8}, {1}.__contains__)
 
     def again(record: bytes, kind: int) -> bool:
         return written_again(memoryview(record), kind, context) == record
@@ -119,4 +133,4 @@ def test_what_is_written_again() -> None:
     assert [again(remove_record(1, 0, bytes(16), effect), fmt.RECORD_REMOVE) for effect in (100, 101)] == [False, True]
     clears = [clear_record(1, 500), clear_record(1, 400), clear_record(2, 0), clear_record(1, 0)]
     assert [again(record, fmt.RECORD_CLEAR_HOLDER) for record in clears] == [True, False, True, False]
-    assert [again(retire_record(n), fmt.RECORD_RETIRE_FILE) for n in (2, 4, 8)] == [False, True, True]
+    assert [again(retire_record(n), fmt.RECORD_RETIRE_FILE) for n in (1, 2, 4, 8)] == [True, False, True, True]

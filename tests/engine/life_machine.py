@@ -76,7 +76,6 @@ class Life:
         self._evicted = 0
         """Records that the present process had evicted when that was last looked at."""
         self._reopened = False
-        self._misses_evicted = False
         self._acknowledging = True
         """Whether what a call has synced stays: not where the power was cut meanwhile."""
         self._noted = 0.0
@@ -121,10 +120,7 @@ class Life:
     async def _open_again(self, folder: MemoryFolder, heads: Heads) -> None:
         self._folder = CutFolder(folder.reopen(), measured=self._setup.bytes_max is not None)
         _leave(self._folder.inner, heads)
-        # An older checkpoint names what was evicted since, in files that may be gone by now.
-        # That is counted as damage, then and by all who go on from there.
         self._reopened = True
-        self._misses_evicted |= heads == "older" and self._setup.bytes_max is not None
         if heads != "all":
             self._noted = 0.0
         await self._open()
@@ -241,7 +237,7 @@ class Life:
             self._pasts = _distinct(pasts)
         self._check_bytes(None)
         stats = self._store.stats()
-        if (stats.damaged_records and not self._misses_evicted) or stats.failed:
+        if stats.damaged_records or stats.failed:
             raise Difference(f"{stats.damaged_records} records are damaged; failed: {stats.failed!r}")
 
     def _first_unlike(self, domain: Domain, answer: Any, deed: Deed, paths: Sequence[Path]) -> str:
