@@ -7,6 +7,7 @@ import contextlib
 import os
 import threading
 from asyncio.events import _get_running_loop as running_loop  # None where there is none
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -42,10 +43,27 @@ __all__ = ["Core", "check_holder"]
 _HOLDER_MAX: Final = 0xFFFF_FFFF
 _PART_BLOCKS: Final = INSERT_WINDOWS_MAX * 64
 _PART_BLOCKS_MIN: Final = 64
-# A step's answer where the disk's bound leaves no room: none of the kernel's.
+# A step's answers where the disk's bound leaves no room, and where fewer blocks must do: none of the kernel's.
 _NO_SPACE: Final = 1000
+_TOO_MANY: Final = 1001
 # Blocks of a call that is answered from memory by one kernel call.
 _AT_ONCE_BLOCKS: Final = 2048
+
+
+@dataclass(slots=True)
+class _Part:
+    """What of a sequence is inserted in one step: `query.blocks` blocks, of which the first `done` were before."""
+
+    sequenced: Sequenced
+    query: Any
+    rows: Any
+    counted: bool
+    done: int = 0
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that can be new: the parts before are held, but for damage."""
+        return min(int(self.query.blocks), _PART_BLOCKS)
 
 
 class Core:
@@ -235,23 +253,22 @@ class Core:
         self._check_scheme(state, sequenced.key, sequenced.key_bytes)
         new = 0
         if len(rows):
-            held = self._insert_from_memory(sequenced, rows, holder)
+            held = self._insert_from_memory(sequenced, rows, holder, counted=counted)
             if held is None:
-                new = await self._insert_in_parts(sequenced, _one(sequenced, holder), rows)
+                new = await self._insert_in_parts(sequenced, _one(sequenced, holder), rows, counted=counted)
             else:
                 new = len(rows) - held
-            # Before the event loop's turn: a removal must not come in between.
-            if counted or state.removals.counts:
-                await self.remover.count(sequenced, holder, len(rows) - new, counted=counted)
-            if held is not None and state.matcher.turn_is_due:
-                await state.matcher.give_way()
+                if state.matcher.turn_is_due:
+                    await state.matcher.give_way()
         self.inserts += 1
         self.inserted_blocks += new
         # What was held already may be in a commit that is not synced yet: the call answers for it too.
         await self._acknowledge()
         return new
 
-    def _insert_from_memory(self, sequenced: Sequenced, rows: npt.NDArray[Any], holder: int) -> int | None:
+    def _insert_from_memory(
+        self, sequenced: Sequenced, rows: npt.NDArray[Any], holder: int, *, counted: bool
+    ) -> int | None:
         """How many blocks were held, if all could be inserted by one kernel call; None with nothing done."""
         state = self.state
         matcher = state.matcher
@@ -259,18 +276,29 @@ class Core:
             return None
         if holder not in state.removals.holders:
             return None
-        if state.space is not None and not state.space.admits(len(rows)):
+        records = self.remover.records_to_count(len(rows), counted=counted)
+        if state.space is not None and not state.space.admits(len(rows), counted=len(rows) if records else 0):
             return None
-        writer, commit = state.writer, state.gatherer.buffer.c
+        writer, commit = state.writer, state.gatherer.buffer
         writer.check()
         before = commit.records
-        held = matcher.insert_from_memory(sequenced, holder, rows, commit)
+        if records:
+            commit.keep(records)
+        try:
+            held = matcher.insert_from_memory(sequenced, holder, rows, commit.c)
+        finally:
+            if records:
+                commit.keep(0)
         if commit.records > before:
             writer.gathered()
+        if held is not None and records:
+            self.remover.count(sequenced.ids, held, sequenced.key.name_space, holder, counted=counted)
         return held
 
-    async def _insert_in_parts(self, sequenced: Sequenced, queries: Queries, rows: npt.NDArray[Any]) -> int:
-        """Insert so much at a time as a commit is sure to hold; what is in is a prefix at every moment."""
+    async def _insert_in_parts(
+        self, sequenced: Sequenced, queries: Queries, rows: npt.NDArray[Any], *, counted: bool
+    ) -> int:
+        """Insert so much at a time as a commit is sure to hold; what is in and counted is a prefix at every moment."""
         query = queries.c + 0
         if self.state.matcher.damaged:
             # A length can be proved past a damaged record, locations can't. Ask for both, so that what is inserted
@@ -278,52 +306,36 @@ class Core:
             repaired = np.empty_like(rows)
             query.locations = pointer("uint8_t *", repaired)
         source = pointer("uint8_t *", rows)
-        total, new, part = len(rows), 0, min(_PART_BLOCKS, self.state.directory.insert_windows_max * 64)
-        limit = min(total, part)
+        total, new, size = len(rows), 0, min(_PART_BLOCKS, self.state.directory.insert_windows_max * 64)
+        part, limit = _Part(sequenced, query, source, counted), min(total, size)
         while True:
             query.blocks = limit
-            status = await self._insert_step(sequenced, query, source)
+            status = await self._insert_step(part)
             if status == lib.SARP_OK:
                 new += limit - int(query.matched)
                 if limit == total:
                     return new
-                limit = min(total, limit + part)
+                part.done, limit = limit, min(total, limit + size)
+            elif status == _TOO_MANY:
+                size = min(size, _part_counted())
+                limit = min(total, part.done + size)
             elif status == lib.SARP_FULL:
                 # Room is reserved for all windows of a part beforehand: near the bound, ask for one at a time.
-                if part == _PART_BLOCKS_MIN:
+                if size == _PART_BLOCKS_MIN:
                     raise self.state.directory.full_error()
-                part = _PART_BLOCKS_MIN
-                limit = min(total, query.matched + part)
+                size = _PART_BLOCKS_MIN
+                limit = min(total, query.matched + size)
             else:
                 # Less is held than the last part left behind (damage): begin again from there.
-                limit = min(total, query.matched + part)
+                limit = min(total, query.matched + size)
 
-    async def _insert_step(self, sequenced: Sequenced, query: Any, rows: Any) -> int:
-        """Insert query.blocks blocks: SARP_OK, SARP_FULL, or SARP_NO_ROOM if no commit can take them at once."""
-        state = self.state
-
-        space = state.space
-        # Blocks that can be new: the parts before are held, but for damage.
-        blocks = min(int(query.blocks), _PART_BLOCKS)
-
-        def step(needs: Any) -> int:
-            # Asked and chosen anew at every try: the log may have failed or closed, another commit may gather by now.
-            state.writer.check()
-            if space is not None and not space.admits(blocks):
-                return _NO_SPACE
-            commit = state.gatherer.buffer
-            before = commit.records
-            if not _named(state, sequenced, query.holder, commit, self.options.namespaces_max):
-                return int(lib.SARP_NO_ROOM)
-            status = state.directory.insert(state.pages.c, query, rows, commit.c, needs)
-            if commit.records > before:
-                state.writer.gathered()
-            return status
-
+    async def _insert_step(self, part: _Part) -> int:
+        """Insert the part: SARP_OK, SARP_FULL, SARP_NO_ROOM, or _TOO_MANY where no commit has room for its counts."""
+        state, space = self.state, self.state.space
         while True:
             if space is not None:
-                await space.wait_for_room(blocks)
-            status = await state.matcher.decide(step)
+                await space.wait_for_room(part.blocks, counted=lambda: self._blocks_to_count(part))
+            status = await state.matcher.decide(lambda needs: self._insert_now(part, needs))
             if status < 0:
                 raise AssertionError(f"the kernel answered {status} to an insertion")
             if status == _NO_SPACE:
@@ -331,6 +343,41 @@ class Core:
             if status != int(lib.SARP_NO_ROOM) or not state.gatherer.records:
                 return status
             await state.writer.make_room()
+
+    def _insert_now(self, part: _Part, needs: Any) -> int:
+        """Insert the part and count it, or do nothing: a removal, or an error, must not come in between."""
+        state, query = self.state, part.query
+        # Asked and chosen anew at every try: the log may have failed or closed, another commit may gather by now.
+        state.writer.check()
+        counting = self._blocks_to_count(part)
+        if counting > _part_counted():
+            return _TOO_MANY
+        if state.space is not None and not state.space.admits(part.blocks, counted=counting):
+            return _NO_SPACE
+        commit = state.gatherer.buffer
+        before = commit.records
+        commit.keep(self.remover.records_to_count(counting, counted=part.counted))
+        try:
+            if not _named(state, part.sequenced, query.holder, commit, self.options.namespaces_max):
+                return int(lib.SARP_NO_ROOM)
+            status = state.directory.insert(state.pages.c, query, part.rows, commit.c, needs)
+        finally:
+            commit.keep(0)
+        if commit.records > before:
+            state.writer.gathered()
+        if status == lib.SARP_OK and counting:
+            ids, held = part.sequenced.ids[part.done : int(query.blocks)], max(0, int(query.matched) - part.done)
+            self.remover.count(ids, held, part.sequenced.key.name_space, query.holder, counted=part.counted)
+        return status
+
+    def _blocks_to_count(self, part: _Part) -> int:
+        blocks = int(part.query.blocks) - part.done
+        return blocks if self.remover.records_to_count(blocks, counted=part.counted) else 0
+
+
+def _part_counted() -> int:
+    """Blocks that are sure to find room in an empty commit with their counts, of which a record holds 168."""
+    return _PART_BLOCKS // 2
 
 
 def _named(state: State, sequenced: Sequenced, holder: int, commit: CommitBuffer, namespaces_max: int) -> bool:

@@ -84,8 +84,8 @@ class Namespace:
         """Hold the tokens' whole blocks; `locations` has a row for each. Returns how many blocks are new.
 
         Blocks that are held already keep the location that they have. When the call returns, the insertion can be
-        matched; how durable it is then, `durability` says. LimitError past `directory_bytes_max`; FailedError after a
-        failed write.
+        matched; how durable it is then, `durability` says. LimitError past `directory_bytes_max` or `bytes_max`;
+        FailedError after a failed write. Where a call raises, nothing is in, or of thousands of blocks a prefix.
         """
         self._core.check_writable()
         locations = _kept(locations, tokens)

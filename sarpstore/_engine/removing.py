@@ -72,17 +72,21 @@ class Remover:
         if holder in self._state.removals.holders:
             await self._at_once(1, 0, partial(self._clear, holder))
 
-    async def count(self, sequenced: Sequenced, holder: int, held: int, *, counted: bool) -> None:
-        """Note that blocks were inserted, of which the first `held` were there.
+    def records_to_count(self, blocks: int, *, counted: bool) -> int:
+        """Records that `count` writes at most of so many blocks that are inserted."""
+        return -(-blocks // _STEP_IDS) if counted or self._state.removals.counts else 0
 
-        Held ones count one more if `counted`; new ones 1, whatever was remembered of them.
+    def count(self, ids: npt.NDArray[np.uint8], held: int, name_space: int, holder: int, *, counted: bool) -> None:
+        """Note that blocks were inserted, of which the first `held` were there, in one step with their insertion.
+
+        Held ones count one more if `counted`; new ones 1, whatever was remembered of them. There is room for
+        `records_to_count` records.
         """
-        name_space = sequenced.key.name_space
-        for first in range(0, len(sequenced.ids), _STEP_IDS):
-            ids = np.ascontiguousarray(sequenced.ids[first : first + _STEP_IDS])
-            before = min(max(held - first, 0), len(ids))
+        for first in range(0, len(ids), _STEP_IDS):
+            part = np.ascontiguousarray(ids[first : first + _STEP_IDS])
+            before = min(max(held - first, 0), len(part))
             if (counted and before) or self._state.removals.counts:
-                await self._at_once(1, 0, partial(self._raise, ids, before, counted, name_space, holder))
+                self._raise(part, before, counted, name_space, holder)
 
     def _is_known(self, name_space: int, holder: int) -> bool:
         """Whether anything was ever inserted there: if not, there is nothing to remove."""

@@ -26,7 +26,15 @@ if TYPE_CHECKING:
     from sarpstore._log.gather import Gatherer
     from sarpstore._log.writer import LogWriter
 
-__all__ = ["Pressure", "Space", "checkpoint_reserve", "images_bytes_max", "insertion_bytes", "pressure"]
+__all__ = [
+    "Pressure",
+    "Space",
+    "checkpoint_reserve",
+    "counting_bytes",
+    "images_bytes_max",
+    "insertion_bytes",
+    "pressure",
+]
 
 # Checkpoints that may be there at a time: two are kept, one is being written.
 _CHECKPOINTS: Final = 3
@@ -74,6 +82,11 @@ def insertion_bytes(blocks: int, routing: str, entry_bytes: int) -> int:
     pages += pages // _SUMMARY_SHARE[routing] + 1 + _COMMIT_PAGES + _FILE_PAGES
     each, beyond = _ENTRIES[routing]
     return pages * fmt.PAGE + _CHECKPOINTS * (windows * each + beyond) * entry_bytes
+
+
+def counting_bytes(blocks: int) -> int:
+    """Bytes that counting so many blocks takes beside their insertion, with what checkpoints' heads will have of it."""
+    return -(-blocks // fmt.COUNT_ENTRIES_MAX) * fmt.PAGE + _CHECKPOINTS * blocks * fmt.COUNT_DTYPE.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,17 +194,19 @@ class Space:
 
     # --- for insertions
 
-    def admits(self, blocks: int) -> bool:
-        """Whether so many blocks can be inserted now. To be asked in one step with the insertion."""
-        return self.free >= insertion_bytes(blocks, self._directory.routing, self._directory.entry_bytes)
+    def admits(self, blocks: int, *, counted: int = 0) -> bool:
+        """Whether so many blocks can be inserted, and so many counted, now. To be asked in one step with that."""
+        needed = insertion_bytes(blocks, self._directory.routing, self._directory.entry_bytes)
+        return self.free >= needed + counting_bytes(counted)
 
-    async def wait_for_room(self, blocks: int) -> None:
-        """Return once so many blocks can be inserted; LimitError where that will not be.
+    async def wait_for_room(self, blocks: int, *, counted: Callable[[], int] = lambda: 0) -> None:
+        """Return once so many blocks can be inserted, and so many counted as it says then; LimitError where that will
+        not be.
 
         Others may have taken the room by the time that the caller goes on: ask `admits` again.
         """
         seen = self._fruitless
-        while not self.admits(blocks):
+        while not self.admits(blocks, counted=counted()):
             self._log.check()
             if self._ended is not None:
                 raise self._ended

@@ -54,6 +54,7 @@ class CommitBuffer:
         self.c.uuid = self._uuid
         self.c.location_bytes = location_bytes
         self.c.features = FEATURES
+        self._page_limit = self._change_limit = 0
         self.number = 0
         """The commit's number."""
         self.offset = 0
@@ -79,9 +80,14 @@ class CommitBuffer:
         self.c.first_page = offset // fmt.PAGE
         self.c.number = number
         self.c.sequence = sequence
-        self.c.page_limit = min(page_limit, self.page_limit)
-        self.c.change_limit = change_limit
+        self._page_limit, self._change_limit = min(page_limit, self.page_limit), change_limit
+        self.keep(0)
         lib.sarp_commit_begin(self.c)
+
+    def keep(self, records: int) -> None:
+        """From now on leave room for so many records, of a page and one change each; 0: what was kept may be taken."""
+        self.c.page_limit = max(0, self._page_limit - records)
+        self.c.change_limit = max(0, self._change_limit - records)
 
     def append(self, record: bytes, *, rule: int = lib.SARP_PLACE_BEST) -> int:
         """Add a record (see the `*_record` functions) by a SARP_PLACE rule; its position, or 0 without room."""

@@ -271,7 +271,7 @@ class Deeds:
         address, blocks = self._address, len(path)
         self._address += blocks
         self._note(domain, path)
-        # A bound may refuse what is to be counted when it is in; what has expired may be held or not.
+        # What was evicted or has expired may be held or not.
         counted = counted and not self._lossy
         namespace, holder = self._place(domain)
         rows = locations(blocks, address, self._dtype)

@@ -130,7 +130,7 @@ class Model:
     ) -> tuple[list[Model], int]:
         """Hold a path, whose blocks are at `address` and behind; the states that follow, and how many are new.
 
-        Blocks are counted after they are in: a crash may come between.
+        They are in and counted in one step.
         """
         if not path:
             return [], 0
@@ -141,7 +141,7 @@ class Model:
             inserted = replace(self, held=self.held | {domain: held}, named=self.named | set(domain))
             if born and not before:
                 inserted = replace(inserted, born=self.born | {domain: self.born.get(domain, {}) | {blocks[0]: born}})
-        return [inserted, inserted._count(domain, blocks, before, counted=counted)], len(path) - before
+        return [inserted._count(domain, blocks, before, counted=counted)], len(path) - before
 
     def _count(self, domain: Domain, blocks: list[Block], before: int, *, counted: bool) -> Model:
         if not (self.counts or (counted and before)):

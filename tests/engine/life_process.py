@@ -49,4 +49,4 @@ def quiet_process(random: Random) -> Iterator[Process]:
         patch.setattr(turns, "perf_counter", loop.time)
         # The bounds are lower than any that makes sense, so that few insertions meet them.
         patch.setattr(_options, "_LOG_FILES_MIN", 1)
-        yield Process(runner, clock, small_files(patch))
+        yield Process(runner, clock, small_files(patch, insert_windows=6))

@@ -269,16 +269,12 @@ def random_step(random: Random, kinds: tuple[str, ...]) -> Step:
 
 
 def _random_companion(random: Random, kinds: tuple[str, ...]) -> Any:
-    """A step that can be started together with others; they often speak of the same path.
-
-    Counted insertions are not among them: blocks are counted after they are in, and a removal may come between.
-    """
+    """A step that can be started together with others; they often speak of the same path."""
     calls = [Call(name) for name in kinds if name in CALLS]
     kind = random.choice(["insert", "insert", "remove", "truncate", "match", "call"])
     if kind == "call" and calls:
         return random.choice(calls)
-    step = _random_plain(random, "match" if kind == "call" else kind)
-    return replace(step, counted=False) if isinstance(step, Insert) else step
+    return _random_plain(random, "match" if kind == "call" else kind)
 
 
 def _random_plain(random: Random, kind: str) -> Step:

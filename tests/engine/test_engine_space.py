@@ -10,11 +10,13 @@ import sarpstore
 from sarpstore._engine.space import (
     Pressure,
     checkpoint_reserve,
+    counting_bytes,
     images_bytes_max,
     insertion_bytes,
     pressure,
 )
 from sarpstore._files import CountedFolder, MemoryFolder, rounded, size_of
+from sarpstore._log.commits import COMMIT_PAGES_MAX
 
 MIB = 1 << 20
 PAGE = 4096
@@ -281,3 +283,35 @@ async def test_a_checkpoint_that_does_not_fit_drops_the_older_one_and_never_the_
         await store.checkpoint()
     async with bounded(folder.reopen()) as store:
         assert (await store.namespace("n").match([20, *range(100)])).blocks == 101
+
+
+async def test_a_counted_insertion_that_is_refused_has_neither_inserted_nor_counted():
+    """Room that is enough for the blocks, and not for their counts."""
+    async with bounded(MemoryFolder().reopen()) as store:
+        space, namespace = hooked(store), store.namespace("n")
+        ids = namespace.block_ids(range(500))
+        await namespace.insert_ids(ids[:300], locations(300), counted=True)
+        whole = insertion_bytes(500, "divergence", 16)
+        space.bytes_max -= space.free - whole - counting_bytes(500) + 1
+        assert space.admits(500)
+        with pytest.raises(sarpstore.LimitError, match="bytes_max"):
+            await namespace.insert_ids(ids, locations(500), counted=True)
+        assert ((await namespace.match_ids(ids)).blocks, store.stats().counts) == (300, 0)
+        space.bytes_max += 1
+        await namespace.insert_ids(ids, locations(500), counted=True)
+        assert ((await namespace.match_ids(ids)).blocks, store.stats().counts) == (500, 300)
+        space.bytes_max = 8 * MIB
+
+
+@pytest.mark.parametrize("routing", ["divergence", "sarp"])
+async def test_what_is_counted_finds_room_in_the_commit_of_its_insertion(routing):
+    """Whatever is in the commit already, and in parts of a long sequence."""
+    async with memory_store(routing=routing, sync_interval_ms=60_000) as store:
+        namespace, gatherer = store.namespace("n"), store._core.state.gatherer
+        for number in range(40):
+            ids = namespace.block_ids([number, *range(600 if number else 20_000)])
+            for times in (1, 2):
+                await namespace.insert_ids(ids, locations(len(ids)), counted=True)
+                assert gatherer.buffer.pages <= COMMIT_PAGES_MAX
+                counts = store._core.state.removals.get_counts(ids, 0, namespace._key.name_space)
+                assert set(counts.tolist()) == ({2} if times == 2 else {0})
