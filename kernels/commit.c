@@ -69,6 +69,11 @@ void sarp_commit_begin(sarp_commit *commit) {
     commit->page_count = commit->records = commit->changes = commit->ordered = 0;
 }
 
+void sarp_commit_part(sarp_commit *commit) {
+    commit->open = 0;
+    if (commit->page_count) page_open(commit, commit->page_count - 1);
+}
+
 void commit_add(sarp_commit *commit, uint8_t *record, uint64_t position) {
     store64(record + SARP_AT_SEQUENCE, commit->sequence++);
     store64(record + SARP_AT_COMMIT, commit->number);

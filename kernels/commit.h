@@ -29,6 +29,9 @@ typedef struct {
    new_bytes, page_count, records, changes, ordered. */
 void sarp_commit_begin(sarp_commit *commit);
 
+/* What is added from now on stands behind all that is there: only the last page stays open. So it is born behind it, too. */
+void sarp_commit_part(sarp_commit *commit);
+
 enum { SARP_PLACE_BEST = 0, SARP_PLACE_BEHIND = 1, SARP_PLACE_FRESH = 2 }; /* where it fits; behind all; a page of its own */
 
 /* Adds a finished record body and header; sequence, commit number and checksums are filled in here. `rule` says where. Returns its

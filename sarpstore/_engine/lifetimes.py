@@ -47,7 +47,7 @@ class Lifetimes:
         now_ms = wall_ms()
         if state.gathering is not None and now_ms - self._noted_ms >= _MOMENT_MS:
             self._noted_ms = now_ms
-            state.moments.add(state.gatherer.beyond, now_ms)
+            state.moments.add(state.gatherer.part(), now_ms)
         self.expire(state)
 
     def expire(self, state: State) -> None:

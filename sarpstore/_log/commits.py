@@ -84,6 +84,10 @@ class CommitBuffer:
         self.keep(0)
         lib.sarp_commit_begin(self.c)
 
+    def part(self) -> None:
+        """Have what is added from now on stand, and be born, behind all that is there."""
+        lib.sarp_commit_part(self.c)
+
     def keep(self, records: int) -> None:
         """From now on leave room for so many records, of a page and one change each; 0: what was kept may be taken."""
         self.c.page_limit = max(0, self._page_limit - records)

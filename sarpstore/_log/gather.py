@@ -179,14 +179,6 @@ class Gatherer:
         return self.buffer.number if self.buffer.records else self._end.commit
 
     @property
-    def beyond(self) -> int:
-        """A position above which the next record will be born, and not below which any is: what is there now is older.
-
-        While a commit gathers, records may still go into pages before its highest one, and are born with that.
-        """
-        return int(self.buffer.c.highest) if self.buffer.records else self._end.position
-
-    @property
     def highest(self) -> int:
         """No record has a higher position than this, and every later one is born at it or above."""
         return int(self.buffer.c.highest) or self.buffer.begin_position - 1
@@ -200,6 +192,17 @@ class Gatherer:
         header = 0 if self._header is None else fmt.LOG_HEADER_BYTES // fmt.PAGE
         commit = buffer.pages + 1 if buffer.records else 0
         return header + commit + (self._summary_entries + int(buffer.c.changes)) // fmt.SUMMARY_ENTRIES_MAX + 2
+
+    def part(self) -> int:
+        """A position below which all records that there are were born, and none that comes from now on will be.
+
+        While a commit gathers, records go into pages before its highest one where they fit, and are born with that:
+        from now on only into its last page.
+        """
+        if not self.buffer.records:
+            return self._end.position
+        self.buffer.part()
+        return self.highest + 1
 
     def take_header(self) -> LogHeader | None:
         """The header of the file that the gathering commit begins; it is handed out once, here or with that commit."""

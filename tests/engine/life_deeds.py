@@ -242,8 +242,6 @@ class Deeds:
             await maintenance._mark_pass()
 
     async def _wait(self, seconds: int) -> None:
-        # While a commit gathers, what came last in it can't be told from what is still to come: it expires later.
-        await self.store.sync()
         await asyncio.sleep(NOTED_S)
         self._clock.leap(seconds)
         await asyncio.sleep(NOTED_S)

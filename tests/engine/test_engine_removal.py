@@ -304,6 +304,27 @@ async def test_a_sequence_expires_with_its_first_block(clock):
         assert (await blocks(namespace, A), await blocks(namespace, [5, *A])) == (200, 0)
 
 
+@pytest.mark.parametrize("routing", ["divergence", "sarp"])
+async def test_what_came_last_in_a_commit_that_still_gathers_expires_in_time(clock, routing):
+    """And what comes behind it, into a page where there was room before, does not with it."""
+    async with memory_store(ttl_s=60, routing=routing, durability="never", sync_interval_ms=60_000) as store:
+        namespace, commit = store.namespace("m"), store._core.state.gatherer.buffer
+        for path in (A, [5, *A], [6]):
+            await namespace.insert(path, locations(len(path)))
+        await asyncio.sleep(0.3)
+        clock.now_ms += 50_000
+        await namespace.insert([7], locations(1))
+        await asyncio.sleep(0.3)
+        clock.now_ms += 20_000
+        await asyncio.sleep(0.3)
+        assert [await blocks(namespace, path) for path in (A, [5, *A], [6], [7])] == [0, 0, 0, 1]
+        clock.now_ms += 50_000
+        await asyncio.sleep(0.3)
+        assert await blocks(namespace, [7]) == 0
+        assert store._core.state.gatherer.buffer is commit, "all of it in one commit"
+        assert commit.pages < 8
+
+
 async def test_lifetimes_of_holders_and_namespaces(clock):
     async with memory_store() as store:
         one, other = store.namespace("one"), store.namespace("other")
