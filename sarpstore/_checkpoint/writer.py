@@ -318,7 +318,8 @@ def _remove_old(
 ) -> dict[int, frozenset[int]]:
     """Remove all but `keep` valid heads, and the .images files up to `newest` that none of these names; what is kept.
 
-    Heads that are `known` are not read again: they may have megabytes of markers.
+    The folder is synced in between: after a crash a head must not be there again without its images. Heads that are
+    `known` are not read again: they may have megabytes of markers.
     """
     names = folder.names()
     kept: dict[int, frozenset[int]] = {}
@@ -331,9 +332,12 @@ def _remove_old(
         else:
             kept[number] = images
     needed = frozenset[int]().union(*kept.values())
-    for number in fmt.numbered(names, fmt.IMAGES_SUFFIX):
-        if number not in needed and number <= newest:
-            folder.remove(fmt.images_name(number))
+    numbers = fmt.numbered(names, fmt.IMAGES_SUFFIX)
+    needless = [number for number in numbers if number not in needed and number <= newest]
+    if needless:
+        folder.sync()
+    for number in needless:
+        folder.remove(fmt.images_name(number))
     return kept
 
 

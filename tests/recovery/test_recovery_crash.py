@@ -20,6 +20,7 @@ from store_helpers import (
 )
 
 from sarpstore import _format as fmt
+from sarpstore._checkpoint import CheckpointHead
 from sarpstore._files import MemoryFolder, read_whole
 from sarpstore._log.header import LogHeader
 
@@ -329,6 +330,46 @@ async def test_a_crash_while_a_checkpoint_is_written(mode, seed):
         if names := names_of(image, fmt.CHECKPOINT_SUFFIX):
             image.remove(names[-1])
             assert await held(image, 20) == [70] * 20
+
+
+class NamesCut:
+    """A folder that is looked at as power cuts would leave it whenever a name in it has changed."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def rename(self, old, new):
+        self.inner.rename(old, new)
+        self.check()
+
+    def remove(self, name):
+        self.inner.remove(name)
+        self.check()
+
+    def check(self):
+        for seed in range(12):
+            image = self.inner.crash(seed, "tear")
+            there = image.names()
+            for number in fmt.numbered(there, fmt.CHECKPOINT_SUFFIX):
+                name = fmt.checkpoint_name(number)
+                head = CheckpointHead.decode(read_whole(image, name), name, number)
+                for images in set(head.partitions["images_number"].tolist()) - {0}:
+                    assert fmt.images_name(images) in there
+
+
+async def test_no_head_is_there_after_a_crash_without_its_images():
+    """Neither a new one, nor one that was removed, with room for two or for one beside the one that is written."""
+    async with memory_store(NamesCut(MemoryFolder())) as store:
+        checkpointer = store._background._checkpointer
+        for i in range(6):
+            await insert(store, i)
+            await store.checkpoint()
+            if i % 3 == 2:
+                await checkpointer._remove_old(checkpointer.number, 1)
+                assert len(names_of(store._core.state.folder, fmt.CHECKPOINT_SUFFIX)) == 1
 
 
 async def test_only_two_checkpoints_and_their_images_are_kept():
