@@ -25,9 +25,10 @@ from sarpstore._io import give_way
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from sarpstore._checkpoint.loader import PartitionLoader
-    from sarpstore._files import File, Folder
+    from sarpstore._files import File, Folder, ReadableBuffer
     from sarpstore._io import Scheduler
     from sarpstore._log.gather import Gatherer
     from sarpstore._log.writer import LogWriter
@@ -86,6 +87,9 @@ class DiskBound(Protocol):
         """Whether the images that are there may be shared."""
 
     def checkpoint_begins(self) -> None: ...
+
+    def taking(self, length: int) -> AbstractContextManager[None]:
+        """While so many bytes of it are written."""
 
     def checkpoint_ended(self) -> None: ...
 
@@ -181,13 +185,15 @@ class Checkpointer:
             head.synced = max(start, self._log.synced_position)
             head.slots = self._slots()
             name = fmt.checkpoint_name(number)
-            length = await self._scheduler.run_background(_publish, self._folder, name, head)
+            data = await self._scheduler.run_background(head.encode)
+            with self._taking(len(data)):
+                await self._scheduler.run_background(_publish, self._folder, name, data)
         except BaseException:
             self._directory.mark_dirty_from(self._directory.begin_of(self._directory.first()))
             with contextlib.suppress(SarpError):
                 await self._scheduler.run_background(_remove_failed, self._folder, number)
             raise
-        self.bytes_written += length
+        self.bytes_written += len(data)
         self.position = start
         self._loader.places = places_by_range(self._directory, head.partitions)
         await self._published(head)
@@ -262,9 +268,13 @@ class Checkpointer:
 
     async def _flush(self, images: _Images) -> None:
         data, images.gathered = bytes(images.gathered), bytearray()
-        await self._scheduler.run_background(images.file.write, images.written, data)
+        with self._taking(len(data)):
+            await self._scheduler.run_background(images.file.write, images.written, data)
         images.written += len(data)
         self.bytes_written += len(data)
+
+    def _taking(self, length: int) -> AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._bound is None else self._bound.taking(length)
 
     def _may_share(self) -> bool:
         """Whether the image files are small enough to share images in them (on the thread for writes)."""
@@ -283,12 +293,11 @@ def _create_images(folder: Folder, number: int) -> File:
     return _create(folder, fmt.images_name(number))
 
 
-def _publish(folder: Folder, name: str, head: CheckpointHead) -> int:
-    """Write under a temporary name, sync, rename, sync the folder. Returns the head's length.
+def _publish(folder: Folder, name: str, data: ReadableBuffer) -> None:
+    """Write a head under a temporary name, sync, rename, sync the folder.
 
     The folder is synced before, too: the head's name must not be there after a crash without its images' name.
     """
-    data = head.encode()
     temporary = name + fmt.TEMPORARY_SUFFIX
     file = _create(folder, temporary)
     try:
@@ -299,7 +308,6 @@ def _publish(folder: Folder, name: str, head: CheckpointHead) -> int:
     folder.sync()
     folder.rename(temporary, name)
     folder.sync()
-    return len(data)
 
 
 def _remove_failed(folder: Folder, number: int) -> None:

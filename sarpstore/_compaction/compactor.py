@@ -20,7 +20,7 @@ from sarpstore import _format as fmt
 from sarpstore._compaction.again import Context, written_again
 from sarpstore._compaction.policy import Choice, FileRow
 from sarpstore._compaction.survey import LogFiles, read_file_facts
-from sarpstore._errors import CorruptionError, StorageError
+from sarpstore._errors import CorruptionError, LimitError, StorageError
 from sarpstore._io import give_way
 from sarpstore._kernel import ffi, lib
 from sarpstore._log.commits import retire_record
@@ -47,6 +47,10 @@ _SLICE_BYTES: Final = 256 << 10
 # `sarp`.
 _RECORDS_AT_ONCE: Final = 64
 _OTHERS_AT_ONCE: Final = 16
+# Pages that a record takes at most, with its postings and its share of a summary; and what a step, the retirement, and
+# the ends of a commit and a file take beside.
+_RECORD_PAGES: Final = 3
+_BESIDE_PAGES: Final = _OTHERS_AT_ONCE + 16
 # Partitions that are swept in one turn of the loop: 64 KiB each.
 _SWEPT_AT_ONCE: Final = 16
 # Rows of files that are made, and that are compared, in one turn.
@@ -64,6 +68,7 @@ class Compactor:
 
     `removals` says what is removed, if anything is. `drop_file(slot, file number)` closes a file once its reads have
     ended; `deleting` is the lock under which checkpoints are written; `report` gets what was lost to damage.
+    `room()` is how many bytes may be written now; None: as many as it takes.
     `bytes_per_second` bounds what is read; None: as fast as the device and the loop allow. `direct`: files are read
     past the system's cache.
     """
@@ -83,6 +88,7 @@ class Compactor:
         drop_file: Callable[[int, int], Awaitable[None]],
         deleting: asyncio.Lock,
         report: Callable[[BaseException], None],
+        room: Callable[[], int] | None = None,
         direct: bool = False,
         bytes_per_second: float | None = None,
     ) -> None:
@@ -98,6 +104,7 @@ class Compactor:
         self._drop_file = drop_file
         self._deleting = deleting
         self._report = report
+        self._room = room
         self._open_file = folder.open_direct if direct else folder.open
         self.bytes_per_second = bytes_per_second
         self._files = LogFiles()
@@ -233,8 +240,9 @@ class Compactor:
     async def _step(self, work: Any, context: Context, data: memoryview, offset: int) -> None:
         """One kernel call, and what it asks for."""
         self._log.check()
+        records = self._records_at_once()
         commit, copies = self._gatherer.buffer, work.live
-        status = self._directory.compact(commit.c, work, _RECORDS_AT_ONCE)
+        status = self._directory.compact(commit.c, work, records)
         if work.live > copies:
             # Nobody waits for copies: they are written when a commit is full, or with what is waited for. A commit of
             # its own for each step would cost pages that the next compaction would find dead.
@@ -250,6 +258,18 @@ class Compactor:
         else:
             assert status == lib.SARP_OK, f"the kernel answered {status} to a compaction"
             await give_way(self._scheduler.turns)
+
+    def _records_at_once(self) -> int:
+        """Records that may be moved now, fewer where the disk is full; LimitError where none may.
+
+        Compaction makes room, and has some reserved: it stops only where the bound would be passed.
+        """
+        if self._room is None:
+            return _RECORDS_AT_ONCE
+        records = min(_RECORDS_AT_ONCE, (self._room() // fmt.PAGE - _BESIDE_PAGES) // _RECORD_PAGES)
+        if records < 1:
+            raise LimitError(f"{self._folder.path}: bytes_max leaves no room to compact")
+        return records
 
     async def _write_again(self, work: Any, context: Context, data: memoryview, offset: int) -> None:
         """Write those of the noted records again that are needed, which is decided anew after each wait."""

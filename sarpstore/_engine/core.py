@@ -234,10 +234,14 @@ class Core:
 
     async def _removal_room(self, markers: int) -> None:
         """Return once so many markers can be made, and written."""
-        if self.state.space is not None:
-            await self.state.space.wait_for_room(0)
-        if self.maintenance is not None:
-            await self.maintenance.room(markers)
+        space = self.state.space
+        while True:
+            if self.maintenance is not None:
+                await self.maintenance.room(markers)
+            # Both in one step: what there was of one may be gone when there is enough of the other.
+            if space is None or space.admits(0, markers=markers):
+                return
+            await space.wait_for_room(0, markers=markers)
 
     async def _acknowledge(self) -> None:
         """Under `always`, return once what the call did, or found done, is synced."""

@@ -94,6 +94,7 @@ class Maintenance:
             drop_file=state.files.drop_slot,
             deleting=deleting,
             report=state.matcher.report,
+            room=None if state.space is None else self._room_for_copies,
             direct=state.files.direct,
             bytes_per_second=_RESTING_BYTES_PER_S,
         )
@@ -105,6 +106,10 @@ class Maintenance:
         if state.space is not None:
             state.space.wake = self._wanted.set
             state.space.maintained = True
+
+    def _room_for_copies(self) -> int:
+        assert self._state.space is not None
+        return self._state.space.free_for_copies
 
     # --- for callers
 

@@ -2,7 +2,9 @@
 
     bytes_max ─ used (CountedFolder) ─ promised (gathered, not written) ─ reserved (checkpoints, compaction) = free
 
-An insertion goes in only where its worst case fits in what is free, so the bound holds whatever is written later.
+An insertion or a removal goes in only where its worst case fits in what is free, so the bound holds whatever is written
+later. Checkpoints and compaction have room reserved, and still ask before each write: what is reserved for a checkpoint
+is what the directory has now, and entries whose images are written already may go, and others come, meanwhile.
 Where it does not fit, it waits for maintenance, which evicts and compacts; where that can't free anything any more, it
 is told so.
 """
@@ -19,7 +21,7 @@ from sarpstore._errors import LimitError, SarpError
 from sarpstore._files import rounded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from sarpstore._directory import Directory
     from sarpstore._files import CountedFolder
@@ -40,8 +42,10 @@ __all__ = [
 _CHECKPOINTS: Final = 3
 # Log files that a compaction may fill before it can delete one.
 _COMPACTION_FILES: Final = 2
+# `stats` and its successor, for which nobody asks.
+_STATS_BYTES: Final = 4 * fmt.PAGE
 # `stats`, its successor, and some growth of a few partitions' images in one insertion, three times each.
-_SMALL_BYTES: Final = 4 * fmt.PAGE + _CHECKPOINTS * 32 * fmt.PAGE
+_SMALL_BYTES: Final = _STATS_BYTES + _CHECKPOINTS * 32 * fmt.PAGE
 # Live bytes, of those that logs may have: eviction begins above the one, and goes down to the other.
 _EVICT_FROM: Final = 0.70
 _EVICT_TO: Final = 0.65
@@ -89,6 +93,11 @@ def counting_bytes(blocks: int) -> int:
     return -(-blocks // fmt.COUNT_ENTRIES_MAX) * fmt.PAGE + _CHECKPOINTS * blocks * fmt.COUNT_DTYPE.itemsize
 
 
+def removing_bytes(markers: int) -> int:
+    """Bytes that a removal that makes so many markers takes at most beside an insertion of nothing."""
+    return counting_bytes(markers) + fmt.PAGE + _CHECKPOINTS * markers * fmt.MARKER_DTYPE.itemsize
+
+
 @dataclass(frozen=True, slots=True)
 class Pressure:
     """What maintenance should do now."""
@@ -129,6 +138,10 @@ class Space:
         self._head_bytes = head_bytes
         self._log_file_bytes = log_file_bytes
         self._before_checkpoint: int | None = None
+        self._begun_bytes = 0
+        """What the checkpoint that is being written took at most when it began."""
+        self._taken = 0
+        """Bytes that a checkpoint has on their way to the disk."""
         self._fruitless = 0
         self._ended: SarpError | None = None
         self._told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -144,8 +157,8 @@ class Space:
 
     @property
     def used(self) -> int:
-        """Bytes of all files of the folder, in whole pages."""
-        return self._folder.bytes
+        """Bytes of all files of the folder, in whole pages, with those that are about to be written."""
+        return self._folder.bytes + self._taken
 
     @property
     def log_bytes_max(self) -> int:
@@ -160,8 +173,19 @@ class Space:
 
     @property
     def free_for_copies(self) -> int:
-        """The same for compaction, which has its own reserve."""
-        return self.free + self._headroom
+        """Bytes that compaction may take, which has a reserve, and goes into others' before it stops to make room."""
+        writing = self._writing
+        return self._unpromised - (0 if writing is None else max(0, self._checkpoint_bytes - writing))
+
+    @property
+    def _unpromised(self) -> int:
+        """What is left of the bound, for whomever it is reserved."""
+        return self.bytes_max - self.used - self._log.promised_bytes - _STATS_BYTES
+
+    @property
+    def _writing(self) -> int | None:
+        """What there is of the checkpoint that is being written; None: none is."""
+        return None if self._before_checkpoint is None else self._checkpoints_present - self._before_checkpoint
 
     @property
     def _headroom(self) -> int:
@@ -169,16 +193,15 @@ class Space:
 
     @property
     def _reserved(self) -> int:
-        present, before = self._checkpoints_present, self._before_checkpoint
-        writing = None if before is None else present - before
-        return checkpoint_reserve(self._checkpoint_bytes, present, writing) + self._headroom + _SMALL_BYTES
+        reserve = checkpoint_reserve(self._checkpoint_bytes, self._checkpoints_present, self._writing)
+        return reserve + self._headroom + _SMALL_BYTES
 
     @property
     def _checkpoint_bytes(self) -> int:
-        """What a whole checkpoint takes at most."""
+        """What a whole checkpoint takes at most; the one that is being written, at least what it did when it began."""
         directory = self._directory
         images = images_bytes_max(directory.entries_all, len(directory.partitions), directory.entry_bytes)
-        return images + rounded(self._head_bytes())
+        return max(self._begun_bytes, images + rounded(self._head_bytes()))
 
     @property
     def _checkpoints_present(self) -> int:
@@ -194,19 +217,22 @@ class Space:
 
     # --- for insertions
 
-    def admits(self, blocks: int, *, counted: int = 0) -> bool:
-        """Whether so many blocks can be inserted, and so many counted, now. To be asked in one step with that."""
-        needed = insertion_bytes(blocks, self._directory.routing, self._directory.entry_bytes)
-        return self.free >= needed + counting_bytes(counted)
+    def admits(self, blocks: int, *, counted: int = 0, markers: int = 0) -> bool:
+        """Whether so many blocks can be inserted, so many counted, and so many markers made, now.
 
-    async def wait_for_room(self, blocks: int, *, counted: Callable[[], int] = lambda: 0) -> None:
-        """Return once so many blocks can be inserted, and so many counted as it says then; LimitError where that will
-        not be.
+        To be asked in one step with that.
+        """
+        needed = insertion_bytes(blocks, self._directory.routing, self._directory.entry_bytes)
+        return self.free >= needed + counting_bytes(counted) + (removing_bytes(markers) if markers else 0)
+
+    async def wait_for_room(self, blocks: int, *, counted: Callable[[], int] = lambda: 0, markers: int = 0) -> None:
+        """Return once so many blocks can be inserted, and so many counted as it says then, and so many markers made;
+        LimitError where that will not be.
 
         Others may have taken the room by the time that the caller goes on: ask `admits` again.
         """
         seen = self._fruitless
-        while not self.admits(blocks, counted=counted()):
+        while not self.admits(blocks, counted=counted(), markers=markers):
             self._log.check()
             if self._ended is not None:
                 raise self._ended
@@ -245,7 +271,7 @@ class Space:
     @property
     def fits_checkpoint(self) -> bool:
         """Whether a whole checkpoint fits in what is left beside those that are there."""
-        return self.bytes_max - self.used - self._log.promised_bytes >= self._checkpoint_bytes
+        return self._unpromised >= self._checkpoint_bytes
 
     @property
     def may_share_images(self) -> bool:
@@ -254,8 +280,19 @@ class Space:
 
     def checkpoint_begins(self) -> None:
         """What checkpoints take from now on is the one that is being written."""
-        self._before_checkpoint = self._checkpoints_present
+        self._before_checkpoint, self._begun_bytes = self._checkpoints_present, self._checkpoint_bytes
+
+    @contextlib.contextmanager
+    def taking(self, length: int) -> Iterator[None]:
+        """While so many bytes of a checkpoint are written. LimitError where the bound leaves no room for them."""
+        if self._unpromised < rounded(length):
+            raise LimitError(f"bytes_max={self.bytes_max:,} leaves no room for the rest of a checkpoint")
+        self._taken += rounded(length)
+        try:
+            yield
+        finally:
+            self._taken -= rounded(length)
 
     def checkpoint_ended(self) -> None:
         """It is published, or given up."""
-        self._before_checkpoint = None
+        self._before_checkpoint, self._begun_bytes = None, 0

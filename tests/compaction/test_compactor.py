@@ -26,7 +26,6 @@ from store_helpers import (
     locations,
     logs,
     memory_store,
-    names_of,
     records,
     remove_checkpoints,
     segments,
@@ -406,32 +405,6 @@ async def test_a_file_that_a_crash_cut_short_goes_before_the_one_that_names_its_
         assert await answers(store, asked) == before
     remove_checkpoints(image)
     assert await reopened(image.reopen(), asked) == before
-
-
-async def test_an_older_checkpoint_knows_that_the_files_it_names_were_retired():
-    """A record that says so is itself moved, when nothing but that checkpoint can still name its file."""
-    folder = MemoryFolder()
-    asked = await fill(folder.reopen(), 5, sequences=40)
-    before = await reopened(folder.reopen(), asked)
-    async with with_compactor(folder.reopen()) as (store, compactor):
-        for row in await compactor.rows(start_of(store)):
-            await compactor.compact_file(row.number)
-        await store._core.state.writer.end_file()
-        await store.namespace("m").insert([8] * 10, locations(10))  # the next file begins
-        await store.sync()
-        await store.checkpoint()
-        rows = await compactor.rows(start_of(store))
-        assert rows, "the files that have the records of the retirements"
-        for row in rows:
-            await compactor.compact_file(row.number)
-        await store.sync()
-        image = folder.clone()
-    heads = names_of(image, fmt.CHECKPOINT_SUFFIX)
-    assert len(heads) == 2
-    image.remove(heads[1])
-    async with memory_store(image.reopen(), **options()) as store:
-        assert await answers(store, asked) == before
-        assert store.stats().damaged_records == 0
 
 
 async def test_the_rate_is_kept():

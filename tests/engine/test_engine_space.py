@@ -1,6 +1,7 @@
 """bytes_max: what counts, what is promised and reserved, who waits, and that the files never take more."""
 
 import asyncio
+import contextlib
 import random
 
 import pytest
@@ -14,6 +15,7 @@ from sarpstore._engine.space import (
     images_bytes_max,
     insertion_bytes,
     pressure,
+    removing_bytes,
 )
 from sarpstore._files import CountedFolder, MemoryFolder, rounded, size_of
 from sarpstore._log.commits import COMMIT_PAGES_MAX
@@ -315,3 +317,96 @@ async def test_what_is_counted_finds_room_in_the_commit_of_its_insertion(routing
                 assert gatherer.buffer.pages <= COMMIT_PAGES_MAX
                 counts = store._core.state.removals.get_counts(ids, 0, namespace._key.name_space)
                 assert set(counts.tolist()) == ({2} if times == 2 else {0})
+
+
+async def filled(store, sequences=50):
+    namespace = store.namespace("n")
+    for number in range(sequences):
+        await namespace.insert([number, *range(100)], locations(101, number))
+    await store.sync()
+    return namespace
+
+
+async def test_what_is_evicted_while_a_checkpoint_is_written_takes_no_room_from_it():
+    """Its image is written already, and what comes instead is still to be."""
+    async with bounded(MemoryFolder().reopen()) as store:
+        space = hooked(store)
+        await filled(store)
+        space.checkpoint_begins()
+        whole, free = space._checkpoint_bytes, space.free
+        await store._background.maintenance.evictor.evict(1 << 30)
+        assert (space._checkpoint_bytes, space.free) == (whole, free)
+        space.checkpoint_ended()
+        assert space._checkpoint_bytes < whole
+        assert space.free > free
+
+
+@pytest.mark.parametrize("step", ["_flush", "_add_markers"])
+async def test_a_checkpoint_that_finds_no_room_while_it_is_written_is_given_up(monkeypatch, step):
+    folder = MemoryFolder()
+    async with bounded(folder.reopen()) as store:
+        space, checkpointer = hooked(store), store._background._checkpointer
+        await filled(store)
+        await store.checkpoint()
+        there = [name for name in folder.names() if not name.endswith(".log")]
+        await store.namespace("n").insert([7] * 100, locations(100))
+        await store.sync()
+        go_on = getattr(checkpointer, step)
+
+        async def when_full(*args):
+            space.bytes_max = space.used + space._log.promised_bytes
+            await go_on(*args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpointer, step, when_full)
+            with pytest.raises(sarpstore.LimitError, match="the rest of a checkpoint"):
+                await store.checkpoint()
+        assert [name for name in folder.names() if not name.endswith(".log")] == there
+        space.bytes_max = 8 * MIB
+        await store.checkpoint()
+    async with bounded(folder.reopen()) as store:
+        assert (await store.namespace("n").match([7] * 100)).blocks == 100
+
+
+async def test_a_removal_asks_for_room_in_the_step_in_which_it_removes():
+    async with bounded(MemoryFolder().reopen()) as store:
+        space, namespace = hooked(store), await filled(store)
+        ids = namespace.block_ids([0, *range(100)])
+        bound = space.bytes_max
+        space.bytes_max -= space.free - insertion_bytes(0, "divergence", 16) - removing_bytes(50) + 1
+        with pytest.raises(sarpstore.LimitError, match="bytes_max"):
+            await namespace.remove_ids(ids[:50])
+        space.bytes_max += 1
+        assert await namespace.remove_ids(ids[:50]) == 50
+        assert space.free >= 0
+        space.bytes_max = bound
+
+
+@pytest.mark.parametrize("routing", ["divergence", "sarp"])
+async def test_whatever_goes_on_at_once_the_files_stay_within_the_bound(routing):
+    folder, rng = MemoryFolder(), random.Random(routing)
+    async with bounded(folder.reopen(), routing=routing, sync_interval_ms=5, markers_max=2048) as store:
+        namespace, paths = store.namespace("n"), [[0]]
+
+        async def insert():
+            for number in range(60):
+                path = rng.choice(paths)[: rng.randrange(600)] + [rng.randrange(1 << 30) for _ in range(200)]
+                paths[:] = [*paths[-40:], path]
+                with contextlib.suppress(sarpstore.LimitError):
+                    await namespace.insert_ids(namespace.block_ids(path), locations(len(path), number), counted=True)
+
+        async def remove():
+            for _ in range(30):
+                path = rng.choice(paths)
+                with contextlib.suppress(sarpstore.LimitError):
+                    await namespace.remove_ids(namespace.block_ids(path)[rng.randrange(len(path)) :])
+                await asyncio.sleep(0.005)
+
+        async def call():
+            for _ in range(5):
+                with contextlib.suppress(sarpstore.LimitError):
+                    await rng.choice([store.checkpoint, store.compact, store.sync])()
+
+        await asyncio.gather(insert(), insert(), insert(), remove(), call(), call())
+        assert store._core.state.folder.bytes_highest <= 8 * MIB
+        assert store.stats().failed == ""
