@@ -229,6 +229,10 @@ class Deeds:
             except sarpstore.LimitError as error:
                 if "bytes_max" not in str(error):
                     raise
+                # Only where nothing is left that could be evicted is there no more room to be made.
+                live = self.store._core.state.live_bytes
+                if "no more can be evicted" in str(error) and live:
+                    raise AssertionError(f"refused, though {live:,} bytes of records could be evicted") from error
                 self.counts["refused"] += 1
                 return REFUSED
 

@@ -17,6 +17,7 @@ from life_steps import Fork, Insert, Match, Pour, Remove, Setup, Wait, plainer, 
 
 from sarpstore import Namespace
 from sarpstore import _format as fmt
+from sarpstore._directory import Evicted
 from sarpstore._engine.lifetimes import Lifetimes
 from sarpstore._eviction import Evictor
 
@@ -102,6 +103,16 @@ def test_what_does_not_expire_in_time_or_expires_early_is_noticed(monkeypatch, r
     monkeypatch.setattr(Lifetimes, "tick", early)
     with pytest.raises(Difference, match="Match"):
         live(setup, [Insert(0, path, False), Wait(5), Match(0, path, True)])
+
+
+@pytest.mark.parametrize("routing", fmt.ROUTINGS)
+def test_a_refusal_though_something_could_be_evicted_is_noticed(monkeypatch, routing):
+    async def nothing(self, wanted):
+        return Evicted()
+
+    monkeypatch.setattr(Evictor, "evict", nothing)
+    with pytest.raises(AssertionError, match="could be evicted"):
+        live(Setup(routing, "never", 0, 60_000, 4096, BOUNDED), [Pour(0, 25, 140)] * 6)
 
 
 def test_a_step_is_made_plainer_until_nothing_is_left():
