@@ -46,14 +46,14 @@ uint64_t sarp_directory_evict(sarp_directory *directory, uint64_t cursor, uint32
                               sarp_evicted *evicted);
 
 /* --- the directory of posting lists; a cursor is a low. What is said of a record is its posting's at point 0. These return
-   whether there is more. */
+   whether there is more. Counting and condemning lift what is colder than what stands on it. */
 
 int32_t sarp_postings_age(sarp_postings *postings, sarp_posting *cursor, uint32_t partitions);
 
-int32_t sarp_postings_recency(const sarp_postings *postings, sarp_posting *cursor, uint32_t partitions, sarp_recency *out);
+int32_t sarp_postings_recency(sarp_postings *postings, sarp_posting *cursor, uint32_t partitions, sarp_recency *out);
 
 /* Notes the records that are to go, until the set is full: the cursor then stands where it is gone on with. */
-int32_t sarp_postings_condemn(const sarp_postings *postings, sarp_posting *cursor, uint32_t partitions,
+int32_t sarp_postings_condemn(sarp_postings *postings, sarp_posting *cursor, uint32_t partitions,
                               const sarp_threshold *threshold, sarp_condemned *condemned);
 
 /* Takes all postings of condemned records out, and the states of lists that this empties. */

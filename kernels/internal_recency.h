@@ -5,7 +5,8 @@
    what is asked for once leaves soon, and a hit costs a store of a few bits, no queue. What differs: there, eviction pops
    one object from a queue, here a sweep frees many megabytes at once, so the queues' ends are levels; probation is not a tenth of
    the room but shortens itself as what is asked for again takes more; no ghost queue remembers what went; and the levels
-   respect the paths, so that nothing goes before what stands on it.
+   respect the paths, so that nothing goes before what stands on it. (A posting list does not say what a record stands on within its
+   window: there, that is looked for as eviction counts.)
 
    Entries of deeper windows come in, and are lifted, a little lower: a parent is never colder than its child, and of what is
    equally old the deepest goes first. Bits hold level + clock, so that a tick is one addition for all entries at once. */

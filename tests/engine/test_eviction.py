@@ -183,3 +183,22 @@ async def test_what_was_matched_last_stays(routing):
                 assert (match.blocks, match.locations["address"][0]) == (200, 1000 * number)
             assert store.stats().disk_bytes <= 8 * MIB
         assert store.stats().evicted > 200 * cold // 2
+
+
+@pytest.mark.parametrize("routing", fmt.ROUTINGS)
+async def test_what_a_truncation_leaves_was_not_evicted_before(routing):
+    """A sequence that forks off another holds the blocks before as long as that one is there: so that one stays."""
+    async with memory_store(routing=routing, bytes_max=1 << 28) as store:
+        namespace, evictor = store.namespace("m"), store._background.maintenance.evictor
+        first, second, other = list(range(20)), [*range(8), *range(100, 112)], list(range(200, 220))
+        for path in (first, second, other):
+            await namespace.insert(path, locations(20))
+        for path in (first, other):
+            assert (await namespace.match(path)).blocks == 20
+        for _ in range(3):
+            evictor._directory.base.tick()
+            assert (await namespace.match(second)).blocks == 20
+        evicted = await evictor.evict(1)
+        assert (evicted.records, evicted.blocks) == (1, 20)
+        await namespace.truncate(second, blocks=8)
+        assert [(await namespace.match(path)).blocks for path in (first, second)] == [20, 8]

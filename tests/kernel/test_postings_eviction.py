@@ -61,6 +61,40 @@ class Model:
         directory.base.tick()
         self.levels = {position: max(1, level - 1) for position, level in self.levels.items()}
 
+    def supports(self) -> list[tuple[int, int]]:
+        """(a record, one that it may stand on) as far as memory tells: by position."""
+        pairs = []
+        for members in self.machine.twin.directory.lists.values():
+            first = [(value, position, p) for (value, position), p in members.items() if p.point == 0]
+            for value, position, p in first:
+                behind = 64 - 8 * min(8, p.d // 2)
+                pairs += [
+                    (position, other)
+                    for before, other, q in first
+                    if q.d < p.d <= q.n and value >> behind == before >> behind
+                ]
+        return pairs
+
+    def settle(self) -> None:
+        """Counting and evicting lift what is colder than what stands on it."""
+        supports, before = self.supports(), {}
+        while before != self.levels:
+            before = dict(self.levels)
+            for position, other in supports:
+                self.levels[other] = max(self.levels[other], self.levels[position])
+
+    def going(self, threshold: Threshold) -> set[int]:
+        """The records that an eviction takes: what it stands on never goes without it."""
+        self.settle()
+        supports, going, before = self.supports(), set[int](), None
+        for position, level in self.levels.items():
+            if level < threshold.level or (level == threshold.level and position >> 24 >= threshold.file_number):
+                going.add(position)
+        while before != len(going):
+            before = len(going)
+            going |= {position for position, other in supports if other in going}
+        return going
+
     def evict(self, threshold: Threshold, partitions: int = 1, between: Callable[[], None] = lambda: None) -> Evicted:
         """Evict, and let the twin follow; what is left must be whole."""
         directory, twin, evicted = self.machine.directory, self.machine.twin, Evicted()
@@ -123,11 +157,7 @@ def test_levels_and_evictions_follow_the_model(setup: Setup, seed: int) -> None:
 
 def evict_some(model: Model, rng: random.Random) -> None:
     threshold = Threshold(rng.randrange(8, 26), rng.choice([NONE, 1, 2]))
-    going = {
-        position
-        for position, level in model.levels.items()
-        if level < threshold.level or (level == threshold.level and position >> 24 >= threshold.file_number)
-    }
+    going = model.going(threshold)
     blocks = {p: model.machine.twin.records[p].n - model.machine.twin.records[p].d for p in going}
     evicted = model.evict(threshold, rng.randrange(1, 4))
     assert (evicted.records, evicted.blocks) == (len(going), sum(blocks.values()))
@@ -135,6 +165,49 @@ def evict_some(model: Model, rng: random.Random) -> None:
     model.levels = {position: level for position, level in model.levels.items() if position not in going}
     for path in model.machine.queries:
         model.match(path)
+
+
+@pytest.mark.parametrize("lowest", [lows(), lows(*(("a", value << 56, 0) for value in range(0, 256, 2)))])
+@pytest.mark.parametrize("held", [1, 2, 9, 16, 17, 40, 63])
+def test_a_record_goes_no_sooner_than_what_stands_on_it(held: int, lowest: tuple[tuple[int, int, int], ...]) -> None:
+    """What a removal leaves of the one that stays is held by the other alone."""
+    model = Model(Setup(lows=lowest))
+    paths = ["a" * held + symbol * (64 - held) for symbol in "abc"]
+    for number, path in enumerate(paths):
+        model.insert(path, number)
+    first, second, third = sorted(model.levels)
+    for _ in range(3):
+        model.tick()
+        model.match((ids_of(paths[2]), 0, 0))
+    assert model.levels[first] == model.levels[second] < model.levels[third]
+    level = model.levels[third]
+    assert model.evict(Threshold(level, NONE)).records == 1
+    assert {element[2] for element in model.elements() if element[2]} == {first, third}
+    assert model.kernel_levels() == {first: level, third: level}
+
+
+def test_of_one_level_what_stands_on_a_record_of_a_newer_file_goes_with_it() -> None:
+    model = Model(Setup(file_pages=260, commit_pages=4))
+    first, second = "a" * 20, "a" * 9 + "b" * 55
+    for number, path in enumerate([first, second]):
+        model.insert(path, number)
+    (child,) = {position for position, other in model.supports()}
+    number = 2
+    while max(model.levels) >> 24 == 1:
+        model.insert(f"{number:09b}".replace("0", "b").replace("1", "c") * 7, number)
+        model.machine.freeze()
+        number += 1
+    model.insert(first * 2, number)
+    for path in (first * 2, second):
+        model.match((ids_of(path), 0, 0))
+    ((_, parent),) = [pair for pair in model.supports() if pair[0] == child]
+    assert (child >> 24, parent >> 24) == (1, 2)
+    assert model.levels[child] == model.levels[parent] == TOP
+    going = model.going(Threshold(TOP, 2))
+    model.evict(Threshold(TOP, 2))
+    assert going >= {child, parent}
+    assert not {element[2] for element in model.elements()} & going
+    model.match((ids_of(second), 0, 0))
 
 
 def test_what_is_being_evicted_is_posted_nowhere_any_more() -> None:
@@ -195,6 +268,7 @@ def test_sums_are_of_records_not_of_postings() -> None:
     model = Model(SETUPS[1])
     for number in range(30):
         model.insert("ab" * 20 + "ab"[number % 2] * (number + 2), number)
+    model.settle()
     sizes: dict[tuple[int, int], int] = {}
     for position, level in model.levels.items():
         size = -(-(128 + model.machine.twin.records[position].n * (16 + SIZE)) // fmt.UNIT) * fmt.UNIT
