@@ -241,6 +241,18 @@ int32_t sarp_postings_match(sarp_postings *dir, const sarp_pages *pages, sarp_qu
     return open;
 }
 
+/* Blocks that are held for sure, as far as lists say: what stands in one has its point's block, and those before. The lists of a
+   later window do not say that an earlier one is whole: its records may have been evicted, have expired, or be lost. */
+static uint32_t surely_listed(routing *t, uint32_t windows) {
+    uint32_t least = 0;
+    for (uint32_t first = 0; first < windows * SARP_WINDOW && least == first; first += SARP_WINDOW) {
+        route at;
+        if (!find_route(t, first, blocks_of_window(t->query, first), &at)) break;
+        least = first + point_offset(at.point) + 1;
+    }
+    return least;
+}
+
 void sarp_postings_estimate(sarp_postings *dir, const sarp_query *query, uint32_t *at_least, uint32_t *at_most) {
     sarp_needs none = {0};
     sarp_query copy = *query;
@@ -248,11 +260,9 @@ void sarp_postings_estimate(sarp_postings *dir, const sarp_query *query, uint32_
     const uint32_t windows = count_lists(&t);
     const uint32_t first = windows ? (windows - 1) * SARP_WINDOW : 0, limit = blocks_of_window(query, first);
     route at;
-    *at_least = 0;
-    *at_most = 0;
-    if (!windows && !t.r.missing) return;
-    *at_most = query->blocks;
-    if (t.r.missing || !find_route(&t, first, limit, &at)) return;
+    *at_least = barrier_surely(dir->base, &t.removed, query->ids, surely_listed(&t, windows));
+    *at_most = windows || t.r.missing ? query->blocks : 0;
+    if (!windows || t.r.missing || !find_route(&t, first, limit, &at)) return;
     candidates c = candidates_of(dir, &at.list, filter_of(dir->base, ids_at(&t, first), limit, at.point));
     /* The longest of each group comes first. One that a removal has shortened may reach less far than one of a group with fewer
        fingerprints in common. */
@@ -265,8 +275,5 @@ void sarp_postings_estimate(sarp_postings *dir, const sarp_query *query, uint32_
         const uint32_t reach = !group.count ? 0 : posting_n(group.best) < most ? posting_n(group.best) : most;
         if (reach > n) n = reach;
     }
-    if (!n) return; /* a list has postings */
-    *at_least = first + point_offset(at.point) + 1;
-    *at_most = first + n > *at_least ? first + n : *at_least;
-    *at_least = barrier_surely(dir->base, &t.removed, query->ids, *at_least);
+    if (first + n >= *at_least) *at_most = first + n;
 }

@@ -146,7 +146,8 @@ class Namespace:
         """(at least, at most) blocks that match, from memory alone: no I/O.
 
         Right as long as no record is damaged; where something of the holder was removed or has a time to live, `at
-        least` is what that can't concern.
+        least` is what that can't concern. Under the routing "sarp" it hardly reaches past the first window: that the
+        directory has something of a later one does not say that the windows before are whole.
         """
         self._core.check()
         return self._core.estimate(Sequenced(self._key, self.block_ids(tokens), _NATIVE_KEY_BYTES), holder)

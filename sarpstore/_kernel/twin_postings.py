@@ -254,16 +254,17 @@ class TwinPostingsStore:
 
     def estimate(self, ids: Sequence[bytes], holder: int = 0, namespace: int = 0) -> tuple[int, int]:
         """(at least, at most) from memory alone."""
-        present = 0
-        while present * WINDOW < len(ids) and self.directory.at(self.key(ids, present * WINDOW, holder, namespace)):
-            present += 1
-        if not present:
+        at_least = first = 0
+        route = None
+        while first < len(ids) and self.directory.at(self.key(ids, first, holder, namespace)):
+            own = ids[first : first + WINDOW]
+            route = own, *self.route(own, holder, namespace)
+            # A later window's lists do not say that an earlier one is whole.
+            at_least = first + OFFSETS[route[2]] + 1 if at_least == first else at_least
+            first += WINDOW
+        if route is None:
             return 0, 0
-        first = (present - 1) * WINDOW
-        own = ids[first : first + WINDOW]
-        key, point = self.route(own, holder, namespace)
-        at_least = first + OFFSETS[point] + 1
-        return at_least, max(at_least, first + self.candidates(own, key, point)[0][0])
+        return at_least, first - WINDOW + max(most for most, _, _ in self.candidates(*route))
 
     # Sections 3 and 7
 

@@ -13,7 +13,22 @@ from hypothesis import strategies as st
 from life_deeds import Doubt
 from life_machine import Difference, live
 from life_model import Model, Tree
-from life_steps import Fork, Insert, Match, Pour, Remove, Setup, Wait, plainer, random_setup, random_step
+from life_steps import (
+    Estimate,
+    Fork,
+    Insert,
+    Match,
+    MatchHolders,
+    Pour,
+    Remove,
+    Reopen,
+    SetTtl,
+    Setup,
+    Wait,
+    plainer,
+    random_setup,
+    random_step,
+)
 
 from sarpstore import Namespace
 from sarpstore import _format as fmt
@@ -113,6 +128,25 @@ def test_a_refusal_though_something_could_be_evicted_is_noticed(monkeypatch, rou
     monkeypatch.setattr(Evictor, "evict", nothing)
     with pytest.raises(AssertionError, match="could be evicted"):
         live(Setup(routing, "never", 0, 60_000, 4096, BOUNDED), [Pour(0, 25, 140)] * 6)
+
+
+@pytest.mark.parametrize("routing", fmt.ROUTINGS)
+def test_what_is_there_of_a_later_window_does_not_say_that_an_earlier_one_is_whole(routing):
+    """What has expired goes as it is met: of this path the first window, and a part of that is inserted anew."""
+    setup = Setup(routing, "interval", 1 << 16, 1, 64, None, 1_000_000)
+    sequence = [
+        *(Insert(0, Fork(0, 0, *tail), False) for tail in ((131, 1), (128, 1), (1, 0), (1, 1))),
+        Insert(1, Fork(6, 118, 0, 0), False),
+        Insert(0, Fork(1, 2, 0, 0), False),
+        Insert(0, Fork(1, 1, 65, 0), False),
+        SetTtl("store", 0, 1),
+        Wait(1),
+        Insert(0, Fork(7, 3, 0, 0), False),
+        Reopen("all"),
+        MatchHolders(Fork(0, 65, 0, 0)),
+        Estimate(0, Fork(0, 65, 0, 0)),
+    ]
+    live(setup, sequence, 22)
 
 
 def test_a_step_is_made_plainer_until_nothing_is_left():
