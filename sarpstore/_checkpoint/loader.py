@@ -1,8 +1,8 @@
 """Partitions read on first use.
 
 After an open from a checkpoint no partition is in memory. Each is read when a call first needs it, or by and by in the
-background; then the operations of the log's tail that concern it, which wait in a list, are applied. A partition
-whose image is damaged is rebuilt from the log.
+background; then what names files that are gone is dropped, and the operations of the log's tail that concern it, which
+wait in a list, are applied. A partition whose image is damaged is rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -86,6 +86,9 @@ class PartitionLoader:
         """Why a partition in memory lacks part of the log's tail: no checkpoint may be written then."""
         self.unloaded = len(places)
         """Partitions that are not in memory yet."""
+        base = directory.base
+        self._gone = np.flatnonzero(base.slot_files[: base.slot_count] == 0).tolist()
+        """Slots of files that were retired after the images were made."""
 
     def has_tail(self, partition: int) -> bool:
         """Whether operations of the log's tail wait for this partition."""
@@ -129,8 +132,18 @@ class PartitionLoader:
                 await self._load_from_log(number)
             else:
                 # At once: a partition is whole from the moment on at which it counts as loaded.
+                self._forget_gone(number)
                 self._apply_tail(number)
             self.unloaded -= 1
+
+    def _forget_gone(self, number: int) -> None:
+        """Drop what names a file that is gone: evicted since the image was made, or moved, which the tail tells.
+
+        What stands on it would count as held, and could not be located.
+        """
+        for slot in self._gone:
+            if self._directory.base.slot_entries[slot]:
+                self._directory.forget(number, 1, slot)
 
     def _apply_tail(self, number: int) -> None:
         try:

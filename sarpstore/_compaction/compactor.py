@@ -14,8 +14,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from sarpstore import _format as fmt
 from sarpstore._compaction.again import Context, written_again
 from sarpstore._compaction.policy import Choice, FileRow
@@ -129,7 +127,6 @@ class Compactor:
         await self._loader.load_all()
         if self._loader.incomplete is not None:
             raise self._loader.incomplete
-        await self._sweep_stale()
         await self._survey()
         base, before, rows = self._directory.base, self._files.before(), []
         slots, end = base.files(), min(fmt.position_file(start), self._surveyed)
@@ -319,13 +316,6 @@ class Compactor:
             partition += _SWEPT_AT_ONCE
             await give_way(self._scheduler.turns)
         return lost
-
-    async def _sweep_stale(self) -> None:
-        """Drop entries of files that are gone: an image that was made before their records moved brings them back."""
-        base = self._directory.base
-        count = base.slot_count
-        for slot in np.flatnonzero((base.slot_entries[:count] > 0) & (base.slot_files[:count] == 0)).tolist():
-            await self._sweep(slot)
 
     async def _finish_deletions(self) -> None:
         """Remove the files that have been given up; what was cut short is gone on with."""

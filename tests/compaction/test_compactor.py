@@ -19,7 +19,7 @@ from compaction_helpers import (
     start_of,
     with_compactor,
 )
-from store_helpers import (
+from store_helpers import addresses, (
     WaitingFolder,
     abandoned,
     flip,
@@ -455,3 +455,30 @@ async def test_settled_is_about_all_files():
     await fill(folder.reopen(), 9)
     async with with_compactor(folder.reopen()) as (store, compactor):
         assert not settled(await compactor.rows(start_of(store)))
+
+
+async def test_after_a_crash_nothing_stands_on_what_was_evicted_with_its_file():
+    """An image names records that were evicted since, whose file is gone; behind them one that is still there."""
+    path, folder = [n % 5 for n in range(139)], MemoryFolder()
+    async with abandoned(memory_store(folder.reopen(), **options())) as store:
+        namespace, state = store.namespace("m"), store._core.state
+        await namespace.insert(path[:128], locations(128))
+        await state.writer.end_file()
+        await namespace.insert(path, locations(139))
+        await state.writer.end_file()
+        await namespace.insert([9] * 100, locations(100, 1 << 30))
+        await store.checkpoint()
+        compactor = compactor_of(store)
+        first = (await compactor.rows(start_of(store)))[0].number
+        slot = state.directory.base.files()[first]
+        state.directory.forget(0, len(state.directory.partitions), slot)
+        await compactor.compact_file(first)
+        crashed = folder.crash(0, "lose")
+    assert fmt.log_name(first) not in crashed.names()
+    async with memory_store(crashed, **options()) as store:
+        namespace = store.namespace("m")
+        located = await namespace.match(path)
+        assert located.blocks == (await namespace.match(path, locations=False)).blocks == 0
+        assert await namespace.insert(path, locations(139, 500)) == 139
+        assert addresses((await namespace.match(path)).locations) == list(range(500, 639))
+        assert store.stats().damaged_records == 0
