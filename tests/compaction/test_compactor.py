@@ -19,9 +19,10 @@ from compaction_helpers import (
     start_of,
     with_compactor,
 )
-from store_helpers import addresses, (
+from store_helpers import (
     WaitingFolder,
     abandoned,
+    addresses,
     flip,
     locations,
     logs,
