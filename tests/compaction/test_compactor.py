@@ -474,7 +474,7 @@ async def test_after_a_crash_nothing_stands_on_what_was_evicted_with_its_file():
         slot = state.directory.base.files()[first]
         state.directory.forget(0, len(state.directory.partitions), slot)
         await compactor.compact_file(first)
-        crashed = folder.crash(0, "lose")
+        crashed = folder.crash(0, "keep")
     assert fmt.log_name(first) not in crashed.names()
     async with memory_store(crashed, **options()) as store:
         namespace = store.namespace("m")
