@@ -162,6 +162,11 @@ class Checkpointer:
             finally:
                 self._bound.checkpoint_ended()
 
+    async def drop_older(self) -> None:
+        """Remove the older of the checkpoints that are kept: somebody needs its room."""
+        async with self.lock:
+            await self._remove_old(self.number, 1)
+
     async def _make_room(self, bound: DiskBound) -> None:
         """Drop the older checkpoint where the new one does not fit in beside it. The newest is never dropped."""
         if not bound.fits_checkpoint:

@@ -63,8 +63,9 @@ class Background:
         self.lifetimes.expire(state)
         self.maintenance = None
         if self._checkpointer is not None:
+            deleting = self._checkpointer.lock
             self.maintenance = Maintenance(
-                state, self.checkpoint, lambda: self.checkpoint_position, self._checkpointer.lock
+                state, self.checkpoint, self._checkpointer.drop_older, lambda: self.checkpoint_position, deleting
             )
         self._tasks = self._reading_tasks(state)
         if self.maintenance is not None:

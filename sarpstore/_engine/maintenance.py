@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from sarpstore import _format as fmt
 from sarpstore._compaction import AT_REST, SETTLING, UNDER_PRESSURE, Compactor, settled
-from sarpstore._errors import ClosedError, FailedError, SarpError
+from sarpstore._errors import ClosedError, FailedError, LimitError, SarpError
 from sarpstore._eviction import Evictor
 from sarpstore._markpass import MarkPass
 
@@ -49,19 +49,21 @@ _RESTING_BYTES_PER_S: Final = 32 << 20
 class Maintenance:
     """The work, what is due of it, and who waits for it.
 
-    `checkpoint()` publishes a checkpoint, `start()` is where the newest one starts, and `deleting` is the lock under
-    which they are written.
+    `checkpoint()` publishes a checkpoint, `drop_older()` removes the one before the newest, `start()` is where that
+    one starts, and `deleting` is the lock under which they are written.
     """
 
     def __init__(
         self,
         state: State,
         checkpoint: Callable[[], Awaitable[None]],
+        drop_older: Callable[[], Awaitable[None]],
         start: Callable[[], int],
         deleting: asyncio.Lock,
     ) -> None:
         self._state = state
         self._checkpoint = checkpoint
+        self._drop_older = drop_older
         self._start = start
         self._one_at_a_time = asyncio.Lock()
         self._wanted = asyncio.Event()
@@ -104,7 +106,7 @@ class Maintenance:
         self._compacting: set[asyncio.Task[None]] = set()
         self._closed = False
         if state.space is not None:
-            state.space.wake = self._wanted.set
+            state.space.wake = self._hurry
             state.space.maintained = True
 
     def _room_for_copies(self) -> int:
@@ -120,8 +122,13 @@ class Maintenance:
             if self._failure is not None:
                 raise self._failure
             self._markers_wanted = markers
-            self._wanted.set()
+            self._hurry()
             await asyncio.shield(self._done)
+
+    def _hurry(self) -> None:
+        """Somebody waits for what the work frees."""
+        self._state.scheduler.turns.hurried = True
+        self._wanted.set()
 
     async def mark_pass(self) -> None:
         """Make the markers needless now, and retire them by a checkpoint."""
@@ -318,13 +325,20 @@ class Maintenance:
         """Empty the file that gives most; False if none gives anything."""
         rate, self.compactor.bytes_per_second = self.compactor.bytes_per_second, None
         try:
-            if await self.compactor.compact_next(self._start(), UNDER_PRESSURE) is not None:
-                return True
-            # Perhaps those that are worth it are not before the newest checkpoint's start.
-            await self._checkpoint()
-            return await self.compactor.compact_next(self._start(), UNDER_PRESSURE) is not None
+            return await self._compact_any()
+        except LimitError:
+            # There is not even room to compact: what the older checkpoint takes can be done without.
+            await self._drop_older()
+            return await self._compact_any()
         finally:
             self.compactor.bytes_per_second = rate
+
+    async def _compact_any(self) -> bool:
+        if await self.compactor.compact_next(self._start(), UNDER_PRESSURE) is not None:
+            return True
+        # Perhaps those that are worth it are not before the newest checkpoint's start.
+        await self._checkpoint()
+        return await self.compactor.compact_next(self._start(), UNDER_PRESSURE) is not None
 
     async def _mark_pass(self) -> None:
         """Make the markers needless; they retire when a checkpoint has been published that begins after this: the next
@@ -344,6 +358,7 @@ class Maintenance:
             await self._checkpoint()
 
     def _tell(self) -> None:
-        """Wake whoever waits for room."""
+        """Wake whoever waits for room. Who needs more says so again."""
+        self._state.scheduler.turns.hurried = False
         done, self._done = self._done, asyncio.get_running_loop().create_future()
         done.set_result(None)

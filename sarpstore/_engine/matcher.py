@@ -229,17 +229,13 @@ class Matcher:
 
     async def _bring(self, missing: _Missing) -> None:
         """Return once what is missing is in memory. Pages that can't be read are held as such: damaged records."""
-        turns = self._scheduler.turns
-        turns.waited_for += 1
-        try:
+        with self._scheduler.turns.waiting():
             if missing.partitions and missing.wants_pages:
                 await together(self.loader.load(missing.partitions), self._read(missing))
             elif missing.partitions:
                 await self.loader.load(missing.partitions)
             else:
                 await self._read(missing)
-        finally:
-            turns.waited_for -= 1
         missing.partitions.clear()
         missing.wants_pages = False
 

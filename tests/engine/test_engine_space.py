@@ -287,6 +287,28 @@ async def test_a_checkpoint_that_does_not_fit_drops_the_older_one_and_never_the_
         assert (await store.namespace("n").match([20, *range(100)])).blocks == 101
 
 
+async def test_compaction_that_finds_no_room_drops_the_older_checkpoint():
+    folder = MemoryFolder()
+    async with bounded(folder.reopen()) as store:
+        maintenance, tries = store._background.maintenance, []
+
+        async def compact_next(*_):
+            tries.append(1)
+            if len(tries) == 1:
+                raise sarpstore.LimitError("no room to compact")
+            return 1
+
+        for number in range(2):
+            await store.namespace("n").insert([number, *range(100)], locations(101, number))
+            await store.checkpoint()
+        heads = [name for name in folder.names() if name.endswith(".checkpoint")]
+        assert len(heads) == 2
+        maintenance.compactor.compact_next = compact_next
+        async with maintenance._one_at_a_time:
+            assert await maintenance._compact_under_pressure()
+        assert [name for name in folder.names() if name.endswith(".checkpoint")] == heads[1:]
+
+
 async def test_a_counted_insertion_that_is_refused_has_neither_inserted_nor_counted():
     """Room that is enough for the blocks, and not for their counts."""
     async with bounded(MemoryFolder().reopen()) as store:
