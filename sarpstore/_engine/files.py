@@ -47,6 +47,12 @@ class OpenFiles:
             name = fmt.log_name(file_number)
             await self._once(name, self._open_log(slot, name))
 
+    def open_soon(self, slot: int, file_number: int) -> None:
+        """Open a new log file before anybody asks for it. What keeps it from that, whoever asks will be told."""
+        if not self.closed and not self._scheduler.attached(slot):
+            name = fmt.log_name(file_number)
+            self._opening_of(name, self._open_log(slot, name)).add_done_callback(_look)
+
     async def images(self, number: int) -> File:
         """The .images file with that number; StorageError if it can't be opened."""
         name = fmt.images_name(number)
@@ -65,13 +71,16 @@ class OpenFiles:
 
     async def _once(self, name: str, opening: Coroutine[Any, Any, File]) -> File:
         """The file that `opening` opens, or that another call is opening already."""
+        return await asyncio.shield(self._opening_of(name, opening))
+
+    def _opening_of(self, name: str, opening: Coroutine[Any, Any, File]) -> asyncio.Task[File]:
         task = self._opening.get(name)
         if task is None:
             task = self._opening[name] = asyncio.create_task(opening)
             task.add_done_callback(lambda _: self._opening.pop(name))
         else:
             opening.close()
-        return await asyncio.shield(task)
+        return task
 
     async def _open(self, name: str) -> File:
         file: File = await self._scheduler.run(self._folder.open_direct if self.direct else self._folder.open, name)
@@ -129,3 +138,9 @@ class OpenFiles:
         for files in (self._images, self._pinned):
             while files:
                 files.popitem()[1].close()
+
+
+def _look(task: asyncio.Task[File]) -> None:
+    """So that nobody complains that an error was never looked at."""
+    if not task.cancelled():
+        task.exception()

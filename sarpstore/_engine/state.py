@@ -424,6 +424,7 @@ def _start_writing(state: State, options: Options, slots: Slots) -> None:
         sync_interval_ms=options.sync_interval_ms,
         create=found.end.file_number == 0,
     )
+    state.log.began = lambda header: state.files.open_soon(header.slot, header.file_number)
     if isinstance(state.folder, CountedFolder):
         assert options.bytes_max is not None
         state.space = Space(

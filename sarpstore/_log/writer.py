@@ -18,7 +18,7 @@ from sarpstore import _format as fmt
 from sarpstore._errors import ClosedError, FailedError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from sarpstore._files import File, Folder
     from sarpstore._io import Scheduler
@@ -74,6 +74,8 @@ class LogWriter:
         self._last_seal: Seal | None = None
         self._wake = asyncio.Event()
         self._progress: asyncio.Future[None] = self._loop.create_future()
+        self.began: Callable[[LogHeader], None] | None = None
+        """Told of each log file that has been made."""
         self.failure: BaseException | None = None
         """The failed write or sync that stopped the writer."""
         self.synced_position = recovered.synced
@@ -295,6 +297,8 @@ class LogWriter:
         self.newest_file = header.file_number
         self.bytes_written += fmt.LOG_HEADER_BYTES
         self.file_bytes = fmt.LOG_HEADER_BYTES
+        if self.began is not None:
+            self.began(header)
         self._note_synced(header.previous_end, header.previous_commit)
 
     async def _write(self, file: File, buffer: CommitBuffer, *, sync: bool) -> None:
