@@ -1,0 +1,1 @@
+"""Coverage-guided fuzzing of what the kernel reads from disk."""
