@@ -77,6 +77,14 @@ enum {
     CUTS_MAX = 16  /* of one call: each goes through the lists at all points of its record */
 };
 
+/* Whether a posting of a list stands where its record is posted. One that does not, which no writer makes, is not found there. */
+static int stands_right(const routing *t, const uint8_t *record, const sarp_posting *e) {
+    const uint8_t *ids = record + SARP_SEGMENT_HEADER;
+    const key_seed seed = seed_of(t->dir->base, load32(record + SARP_AT_HOLDER), load64(record + SARP_AT_NAMESPACE));
+    return key_of(seed, ids + point_offset(posting_point(e)) * SARP_ID) == posting_key(e) &&
+           filter_of(t->dir->base, ids, posting_n(e), posting_point(e)) == e->filter;
+}
+
 /* Blocks of a window that a record proves, at most `n`; of a dead one 0. A dead or cut one is noted: it stands at points that it does
    not reach any more, where it hides records that reach further than it on another way. */
 static uint32_t prove(routing *t, const uint8_t *record, const sarp_posting *e, uint32_t first, uint32_t n, dead_posting *dead,
@@ -86,7 +94,8 @@ static uint32_t prove(routing *t, const uint8_t *record, const sarp_posting *e, 
     uint32_t length = 0;
     if (!barrier_blocks_path(t->dir->base, &t->removed, t->before, t->query->ids, first / SARP_WINDOW, record))
         length = barrier_survives(&t->removed, record, ids_at(t, first), run);
-    if (length < run && *dead_count < DEAD_MAX) dead[(*dead_count)++] = (dead_posting){posting_reference(e), posting_n(e), length};
+    if (length < run && *dead_count < DEAD_MAX && stands_right(t, record, e))
+        dead[(*dead_count)++] = (dead_posting){posting_reference(e), posting_n(e), length};
     return length;
 }
 

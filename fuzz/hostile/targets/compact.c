@@ -1,5 +1,5 @@
 /* Compaction of hostile pages under a hostile directory: whatever is there, what it writes is a log that a reader accepts. */
-#include "scene.h"
+#include "mutate.h"
 
 enum { OTHERS = 8, TURNS_MAX = 10000 };
 

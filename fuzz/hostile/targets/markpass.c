@@ -1,5 +1,5 @@
 /* The mark pass: rows out of hostile pages and a hostile directory, what is decided from them, and the sweeps. */
-#include "scene.h"
+#include "mutate.h"
 
 enum { ROWS_MAX = (PAGES_MAX + 1) * SARP_PAGE_UNITS, REMOVED_MAX = MARKERS + SCOPES };
 

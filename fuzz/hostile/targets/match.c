@@ -1,6 +1,6 @@
 /* Matching and inserting over hostile pages under a hostile directory. Whatever they say: a call ends, what is matched is proved by a
    record that is there, and what is inserted is a log that a reader accepts. */
-#include "scene.h"
+#include "mutate.h"
 
 enum { BLOCKS_MAX = 4 * SARP_WINDOW, NEEDS = 16, TURNS_MAX = 2000, QUERIES = 4 };
 

@@ -1,5 +1,5 @@
 /* Replay of remove and count records, a head's tables of markers, and their retirement. */
-#include "scene.h"
+#include "mutate.h"
 
 /* Every unit of the pages as a place, and then those of records that are not segments. */
 static void replay(const scene *s) {

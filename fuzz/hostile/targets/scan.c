@@ -1,5 +1,5 @@
 /* The log scan: pages in one go and a few at a time must give the same, and what they say is entered in the directory. */
-#include "scene.h"
+#include "mutate.h"
 
 static sarp_found_commit COMMITS[2][PAGES_MAX];
 static uint64_t DAMAGED[2][(PAGES_MAX + 1) * SARP_PAGE_UNITS];

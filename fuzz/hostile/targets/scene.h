@@ -121,6 +121,7 @@ static void mend_page(const scene *s, uint32_t number, open_commit *open) {
             continue;
         }
         at += mend_record(s, record, unit, open->number);
+        if (!record_header_valid(s->features, seed_at(s, FILE_READ, unit), record, SARP_PAGE - unit % SARP_PAGE_UNITS * SARP_UNIT)) continue;
         if (record[SARP_AT_TYPE] == SARP_COMMIT) {
             commit = record;
             commit_unit = unit;
