@@ -97,6 +97,11 @@ static int is_loaded(const sarp_directory *dir, sarp_compaction *file, uint64_t 
     return dir->partitions[file->partition].flags & SARP_PARTITION_LOADED;
 }
 
+/* Whether an entry can be that of the record that it names: what no writer makes is not carried on. */
+static int is_of(const sarp_entry *entry, const uint8_t *record) {
+    return entry_d(entry) == record[SARP_AT_D] && entry_n(entry) <= record[SARP_AT_N];
+}
+
 static int32_t move_entry(moving *m, const uint8_t *source, uint64_t reference) {
     sarp_directory *dir = m->directory;
     const key_seed seed = seed_of(m->base, load32(source + SARP_AT_HOLDER), load64(source + SARP_AT_NAMESPACE));
@@ -104,7 +109,7 @@ static int32_t move_entry(moving *m, const uint8_t *source, uint64_t reference) 
     const uint64_t key = key_of(seed, ids + source[SARP_AT_D] * SARP_ID);
     if (!is_loaded(dir, m->file, key) || !is_loaded(dir, m->file, key_of(seed, ids))) return SARP_NEED;
     const sarp_entry *entry = directory_entry(dir, key, reference);
-    const uint32_t held = !entry || entry_n(entry) > source[SARP_AT_N] ? 0 : entry_n(entry);
+    const uint32_t held = entry && is_of(entry, source) ? entry_n(entry) : 0;
     const uint32_t n = held ? compact_cut(m, source, held) : 0;
     if (!n) {
         if (entry) directory_drop(dir, key, reference);

@@ -41,7 +41,8 @@ static void add_row(reader *r, const uint8_t *record, uint64_t units) {
     const key_seed seed = seed_of(r->base, holder, name_space);
     const uint8_t *ids = record + SARP_SEGMENT_HEADER;
     const uint32_t n = r->blocks_of(r->directory, record, seed, reference);
-    if (n == 0) return;
+    /* No writer names more blocks than there are: then it is as if the record could not be read. */
+    if (n == 0 || n > record[SARP_AT_N]) return;
     const barrier b = barrier_of(r->base, holder, name_space);
     const uint64_t born = load64(record + SARP_AT_BORN);
     const uint32_t cut = barrier_buries(&b, record) ? 0 : b.markers ? barrier_cut(&b, ids, n, born) : n;

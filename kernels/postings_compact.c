@@ -21,15 +21,16 @@ static int is_loaded(moving *m, place at) {
     return dir->partitions[m->file->partition].flags & SARP_PARTITION_LOADED;
 }
 
-/* Finds n by the posting at point 0: the record's, or fewer if it was cut. That changes its filter only where fingerprints go. */
-static int find_n(moving *m, posted *p, uint32_t n) {
+/* Finds n by the posting at point 0: the record's, or fewer if it was cut, but more than d. That changes its filter only where
+   fingerprints go. */
+static int find_n(moving *m, posted *p, uint32_t n, uint32_t d) {
     for (uint32_t fingerprints = fingerprints_of(n, 0) + 1; !p->n && fingerprints-- > 0;) {
         const place at = place_at(m, p, 2 * fingerprints, 0);
         if (!is_loaded(m, at)) return 0;
         const sarp_posting *posting = postings_at(m->directory, at);
         if (posting) p->n = posting_n(posting);
     }
-    if (p->n > n) p->n = 0;
+    if (p->n > n || p->n <= d) p->n = 0; /* no writer makes that */
     return 1;
 }
 
@@ -71,7 +72,7 @@ static int32_t enter_lists(moving *m, posted *p, const uint8_t *record, uint64_t
 static int32_t move_postings(moving *m, const uint8_t *source, uint64_t reference) {
     posted p = {.ids = source + SARP_SEGMENT_HEADER, .reference = reference};
     p.seed = seed_of(m->base, load32(source + SARP_AT_HOLDER), load64(source + SARP_AT_NAMESPACE));
-    if (!find_n(m, &p, source[SARP_AT_N])) return SARP_NEED;
+    if (!find_n(m, &p, source[SARP_AT_N], source[SARP_AT_D])) return SARP_NEED;
     const uint32_t n = p.n ? compact_cut(m, source, p.n) : 0;
     if (!find_points(m, &p, n)) return SARP_NEED;
     if (!n) {

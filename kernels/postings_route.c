@@ -85,11 +85,11 @@ static int stands_right(const routing *t, const uint8_t *record, const sarp_post
            filter_of(t->dir->base, ids, posting_n(e), posting_point(e)) == e->filter;
 }
 
-/* Blocks of a window that a record proves, at most `n`; of a dead one 0. A dead or cut one is noted: it stands at points that it does
+/* Blocks of a window that a record proves, at most `n`; of a dead one 0, as of one that has fewer than its posting says. A dead or cut one is noted: it stands at points that it does
    not reach any more, where it hides records that reach further than it on another way. */
 static uint32_t prove(routing *t, const uint8_t *record, const sarp_posting *e, uint32_t first, uint32_t n, dead_posting *dead,
                       uint32_t *dead_count) {
-    const uint32_t run = prove_segment(t->r.pages, record, t->query, first, n);
+    const uint32_t run = posting_n(e) <= record[SARP_AT_N] ? prove_segment(t->r.pages, record, t->query, first, n) : 0;
     if (!run) return 0;
     uint32_t length = 0;
     if (!barrier_blocks_path(t->dir->base, &t->removed, t->before, t->query->ids, first / SARP_WINDOW, record))

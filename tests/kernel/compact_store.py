@@ -19,7 +19,7 @@ from sarpstore._log.removals import Removals
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -30,10 +30,18 @@ OTHERS = 16
 class CompactStore:
     """What is held is `held`: (holder, namespace, path) to the block's location."""
 
-    def __init__(self, routing: str, *, scalar: bool = False, commit_pages: int = 64, directory_bytes: int = 1 << 22):
+    def __init__(
+        self,
+        routing: str,
+        *,
+        scalar: bool = False,
+        commit_pages: int = 64,
+        directory_bytes: int = 1 << 22,
+        layout: tuple[int, ...] = (1, 2, 2),
+    ):
         self.machine: Any
         if routing == "divergence":
-            self.machine = Machine(Setup((1, 2, 2), LOCATION_BYTES, 64, commit_pages, 4096, scalar))
+            self.machine = Machine(Setup(layout, LOCATION_BYTES, 64, commit_pages, 4096, scalar))
         else:
             lists = {"read_cap": 64, "refine_at": 8, "prune_at": 2}
             self.machine = PostingsMachine(
@@ -184,18 +192,36 @@ class CompactStore:
     def rebuild(self) -> None:
         """Go on with a directory that is made from the log alone."""
         self.next_file()
-        slots = {slot: number for number, slot in self.directory.base.files().items()}
         changes = self.log_changes()
-        directory = (
-            self.machine._new_directory(slots)
-            if isinstance(self.machine, Machine)
-            else self.machine.new_directory(slots)
-        )
+        directory = self._new_directory()
         directory.start_empty()
-        directory.base.attach(self.removals)
         directory.apply(changes)
         self.machine.directory = directory
         self.machine._begin_writing()
+
+    def reload(self, alter: Callable[[npt.NDArray[Any]], None]) -> None:
+        """Go on with a directory whose image, of a single partition, says what `alter` has made of its entries."""
+        self.next_file()
+        before = self.directory
+        [entries], row = [before.image(number) for number in range(len(before.partitions))], before.row(0)
+        alter(entries)
+        if "filter" in entries.dtype.names:
+            places = (entries["word1"] >> np.uint64(24), entries["filter"], entries["word0"] >> np.uint64(16))
+            entries = entries[np.lexsort(places)]
+        name, at_n, at_d = ("word1", 18, 12) if len(entries.dtype) == 2 else ("word0", 10, 4)
+        row["blocks"] = sum((word >> at_n & 63) + 1 - (word >> at_d & 63) for word in entries[name].tolist())
+        directory = self._new_directory()
+        directory.start_unloaded(row.reshape(1))
+        directory.load(0, entries)
+        self.machine.directory = directory
+        self.machine._begin_writing()
+
+    def _new_directory(self) -> Any:
+        slots = {slot: number for number, slot in self.directory.base.files().items()}
+        make = self.machine._new_directory if isinstance(self.machine, Machine) else self.machine.new_directory
+        directory = make(slots)
+        directory.base.attach(self.removals)
+        return directory
 
     def records(self, number: int, kind: int = fmt.RECORD_SEGMENT) -> dict[int, bytes]:
         """The records of a type in a file, by position."""

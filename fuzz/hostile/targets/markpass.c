@@ -43,6 +43,15 @@ static void decide(const sarp_mark_row *rows, uint64_t count, uint64_t position)
     free(d.masks);
 }
 
+/* Rows speak of records that are there, and of no more blocks than these have. */
+static void check_rows(const scene *s, const sarp_mark_row *rows, uint64_t count) {
+    uint32_t at = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        while (at < s->segment_count && (s->segments[at].position & 0xFFFFFF) != (rows[i].reference & 0xFFFFFF)) at++;
+        CHECK(at < s->segment_count && rows[i].n <= s->segments[at].data[SARP_AT_N] && rows[i].cut <= rows[i].n);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static sarp_mark_row rows[ROWS_MAX];
     uint64_t roots[64] = {0};
@@ -60,6 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const uint32_t read = BASE.routing == SARP_ROUTING_SARP ? sarp_mark_rows_listed(&scan, &POSTINGS, s->pages, s->page_count)
                                                             : sarp_mark_rows(&scan, &DIRECTORY, s->pages, s->page_count);
     CHECK(read == s->page_count && scan.row_count <= scan.segments && scan.segments == s->segment_count);
+    check_rows(s, rows, scan.row_count);
     decide(rows, scan.row_count, (uint64_t)FILE_READ << 24 | (FIRST_PAGE + s->choices[1] % (s->page_count + 1)) * SARP_PAGE_UNITS);
     DIRECTORY.fresh = NULL;
     scene_free(s);
