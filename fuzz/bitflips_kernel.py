@@ -93,8 +93,8 @@ async def record_flips(kib: int, progress: Progress | None = None) -> Counter[st
     return counts
 
 
-def image_flips(kib: int, progress: Progress | None = None) -> Counter[str]:
-    """Flip every bit of images of full partitions, and of the zeros behind them."""
+def image_flips(kib: int, progress: Progress | None = None, *, stride: int = 1) -> Counter[str]:
+    """Flip every bit, or every `stride`th, of images of full partitions, and of the zeros behind them."""
     random, uuid = np.random.default_rng(kib), bytes(range(16))
     directory = DivergenceDirectory(bytes(16), 1 << 22)
     counts: Counter[str] = Counter()
@@ -104,28 +104,30 @@ def image_flips(kib: int, progress: Progress | None = None) -> Counter[str]:
         row = np.zeros(1, fmt.PARTITION_DTYPE)[0]
         row["entries"], row["images_number"], row["blocks"] = _IMAGE_ENTRIES, number + 1, 77
         data = bytearray(encode_image(directory, uuid, row, entries))
-        _flip_image(data, row, directory, uuid, counts)
+        _flip_image(data, row, (directory, uuid), counts, stride)
     return counts
 
 
-def _flip_image(data: bytearray, row: Any, directory: DivergenceDirectory, uuid: bytes, counts: Counter[str]) -> None:
+def _flip_image(
+    data: bytearray, row: Any, of: tuple[DivergenceDirectory, bytes], counts: Counter[str], stride: int
+) -> None:
     length, crc = fmt.IMAGE_HEADER.size + _IMAGE_ENTRIES * 16, int(row["crc"])
     memory, view = ffi.from_buffer("uint8_t[]", data), memoryview(data)
     body, checked = memory + fmt.CRC_FROM, length - fmt.CRC_FROM
-    for at in range(len(data)):
-        for bit in range(8):
-            data[at] ^= 1 << bit
-            # The checksum is decode_image's first question; the rest is asked only where it holds.
-            if lib.sarp_crc32c(FEATURES, 0, body, checked) != crc:
-                counts["detected"] += 1
-            else:
-                counts[_decoded(view, uuid, directory, row, at >= length)] += 1
-            data[at] ^= 1 << bit
+    for number in range(0, 8 * len(data), stride):
+        at, bit = number // 8, 1 << number % 8
+        data[at] ^= bit
+        # The checksum is decode_image's first question; the rest is asked only where it holds.
+        if lib.sarp_crc32c(FEATURES, 0, body, checked) != crc:
+            counts["detected"] += 1
+        else:
+            counts[_decoded(view, of, row, at >= length)] += 1
+        data[at] ^= bit
 
 
-def _decoded(view: memoryview, uuid: bytes, directory: DivergenceDirectory, row: Any, behind: bool) -> str:
+def _decoded(view: memoryview, of: tuple[DivergenceDirectory, bytes], row: Any, behind: bool) -> str:
     try:
-        decode_image(view, uuid, directory, row)
+        decode_image(view, of[1], of[0], row)
     except CorruptionError:
         return "detected"
     return "harmless" if behind else "wrong"

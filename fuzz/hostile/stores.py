@@ -58,7 +58,7 @@ def _change(store: Store, choices: Choices) -> None:
     names = sorted(store)
     name = names[choices.number(len(names))]
     content = store[name]
-    kind = choices.number(16)
+    kind = choices.number(64)  # mostly bytes: of what is gone there is nothing to be read
     if kind == 0:
         del content[choices.number(len(content) + 1) :]
     elif kind == 1:
@@ -80,9 +80,9 @@ def _place(name: str, content: bytearray, choices: Choices) -> int:
     if not name.endswith(fmt.LOG_SUFFIX):
         return choices.number(min(len(content), 1024))
     starts = record_starts(content)
-    record = choices.number(len(starts) + 1)
-    # Both copies of the header have to be changed for the first one's fields to count.
-    return choices.number(192) if record == len(starts) else starts[record] + choices.number(192)
+    if not starts or choices.number(4) == 0:
+        return choices.number(192)
+    return starts[choices.number(len(starts))] + choices.number(192)
 
 
 def _set(content: bytearray, at: int, choices: Choices) -> None:

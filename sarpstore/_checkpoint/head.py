@@ -107,13 +107,15 @@ class CheckpointHead:
             head._decode_removals(data, at, (markers, epochs, counts, moments))
         except (ValueError, IndexError) as error:
             raise CorruptionError(
-                name, fmt.CHECKPOINT_HEAD.size, f"the head's tables are cut short ({error})"
+                name, fmt.CHECKPOINT_HEAD.size, f"the head's tables are cut short, or not tables ({error})"
             ) from None
         return head
 
     def _decode_arrays(self, data: bytes, slots: int, partitions: int) -> int:
         at = fmt.CHECKPOINT_HEAD.size
         table = np.frombuffer(data, fmt.SLOT_DTYPE, slots, at)
+        if slots and (table["slot"].max() > fmt.SLOT_MAX or table["file_number"].max() >= fmt.FILE_NUMBER_END):
+            raise ValueError("slots")
         self.slots = dict(zip(table["slot"].tolist(), table["file_number"].tolist(), strict=True))
         at += table.nbytes
         self.partitions = np.frombuffer(data, fmt.ROW_DTYPES[fmt.ROUTINGS[self.routing]], partitions, at)

@@ -121,6 +121,8 @@ class LogHeader:
             raise CorruptionError(name, 64, f"the header's options do not make sense ({error})") from None
         if dtype.itemsize != location_bytes or not 1 <= location_bytes <= fmt.LOCATION_BYTES_MAX or not block_tokens:
             raise CorruptionError(name, 64, "the header's options contradict each other")
+        if slot > fmt.SLOT_MAX:
+            raise CorruptionError(name, 64, f"the header says slot {slot}, which no file has")
         return cls(shape, number, slot, previous_commit, previous_end, sequence, created, fields[5])
 
 

@@ -183,7 +183,9 @@ async def _scan_summary(
         return None
     data = near[begin - near_at :] if begin >= near_at else await scheduler.read(file, begin, end - begin, 0)
     scan = _scan_pages(data, shape, base, file_number, begin, commit - 1)
-    complete = [c for c in scan.commits if c["flags"] & lib.SARP_COMMIT_COMPLETE and c["begin"] == first]
+    # What follows would not be known to be sound.
+    whole = scan.commits[(scan.commits["begin"] == first) & (scan.commits["end"] == fmt.position(file_number, end))]
+    complete = whole[whole["flags"] & lib.SARP_COMMIT_COMPLETE > 0]
     if len(complete) != 1 or (fmt.position(file_number, end) > synced and complete[0]["synced"] < first):
         return None
     changes = _summary_changes(data[: summaries * fmt.PAGE], base, file_number, entries)

@@ -7,6 +7,7 @@ The scan gives places alone (a sealed file's summary has no more), so these few 
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -162,7 +163,8 @@ class _Reader:
         if record is None:
             self._damaged(at)
         elif self._types[at] == fmt.RECORD_NAMESPACE:
-            self._take_namespace(record)
+            with contextlib.suppress(UnicodeDecodeError):  # as if it were damaged
+                self._take_namespace(record)
         elif self._types[at] == fmt.RECORD_RETIRE_FILE:
             self._facts.retired.add(fmt.RETIRE_FIELDS.unpack_from(record, fmt.RECORD.size)[0])
         else:
