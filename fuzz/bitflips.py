@@ -1,4 +1,4 @@
-"""Every single-bit flip of small stores, and of a MiB of log pages and of partition images: none may go unnoticed and matter.
+"""Every single-bit flip of small stores, and of a MiB of log pages and of images: none may go unnoticed and matter.
 
     python -m fuzz.bitflips [--stride 16] [--verify-every 8] [--jobs 2] [--kernel-kib 1024] [--routing sarp]
 
@@ -27,21 +27,29 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+from sarpstore_tools.specreader.store import verify_store
 
 import sarpstore
 from fuzz.bitflips_kernel import image_flips, record_flips
 from sarpstore import _format as fmt
 from sarpstore._files import MemoryFolder, read_whole
-from sarpstore_tools.specreader.store import verify_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 OUTCOMES: Final = ("detected by both", "by the engine", "by verify", "harmless", "wrong")
 _SHAPES: Final[dict[str, Any]] = {
-    **{"hash": "mmh3", "block_tokens": 1, "io": "threads", "queue_depth": 1, "cache_bytes": 1 << 16},
+    "hash": "mmh3",
+    "block_tokens": 1,
+    "io": "threads",
+    "queue_depth": 1,
+    "cache_bytes": 1 << 16,
     # Small tables make an open quick.
-    **{"directory_bytes_max": 1 << 20, "markers_max": 64, "counts_max": 64, "holders_max": 8, "namespaces_max": 8},
+    "directory_bytes_max": 1 << 20,
+    "markers_max": 64,
+    "counts_max": 64,
+    "holders_max": 8,
+    "namespaces_max": 8,
 }
 _SHARES: Final = 64
 """Pieces of the work, for the progress bar and for processes side by side."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import io
 import logging
 import subprocess
 import sys
@@ -25,6 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from click.testing import CliRunner
+from sarpstore_tools.dump import dump
+from sarpstore_tools.verify import verify
 
 import sarpstore
 from fuzz.bitflips import make_store
@@ -33,8 +34,6 @@ from fuzz.hostile.corpus import small_store
 from fuzz.hostile.stores import Store, mutated
 from sarpstore import _format as fmt
 from sarpstore._files import MemoryFolder, read_whole
-from sarpstore_tools.dump import dump
-from sarpstore_tools.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +62,9 @@ def run_tool(command: str, store: Store) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as place:
         for name, content in store.items():
             (Path(place) / name).write_bytes(content)
-        tool, options = {"dump": (dump, ["--json", "--checkpoints", "--entries", "--ids"]), "verify": (verify, [])}[command]
+        tool, options = {"dump": (dump, ["--json", "--checkpoints", "--entries", "--ids"]), "verify": (verify, [])}[
+            command
+        ]
         for arguments in ([place, *options], [place, *options[1:]]):
             result = CliRunner().invoke(tool, arguments)
             if result.exception is not None and not isinstance(result.exception, SystemExit):
@@ -81,7 +82,10 @@ async def open_store(store: Store) -> None:
     folder.sync()
     for read_only in (True, False):
         with contextlib.suppress(sarpstore.SarpError):
-            async with asyncio.timeout(_CALL_SECONDS), sarpstore.open(folder, read_only=read_only, **_OPTIONS) as opened:
+            async with (
+                asyncio.timeout(_CALL_SECONDS),
+                sarpstore.open(folder, read_only=read_only, **_OPTIONS) as opened,
+            ):
                 await _use(opened, read_only)
         folder = folder.clone()
 

@@ -84,7 +84,7 @@ def run(program: Path, target: str, seconds: int, seed: int) -> Result:
 
 
 def _happens_again(program: Path, path: Path) -> bool:
-    """Whether a time that ran out was the target's fault: not where the machine stood still. Such an input is not kept."""
+    """Whether a time that ran out was the target's fault. Where the machine stood still, the input is not kept."""
     if "-timeout-" not in path.name:
         return True
     command = (str(program), f"-timeout={_HANG_SECONDS}", str(path))

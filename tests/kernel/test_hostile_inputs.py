@@ -1,5 +1,5 @@
-"""Images that hold their checksums and say what no writer says: nothing is read past a record, every call ends, and what is
-written is a log that a reader accepts. Found by `python -m fuzz.hostile`, or by reading beside it."""
+"""Images that hold their checksums and say what no writer says: nothing is read past a record, every call ends,
+and what is written is a log that a reader accepts. Found by `python -m fuzz.hostile`, or by reading beside it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernel_views import KernelQueries
 from strategies import ids_of
 
 from sarpstore import _format as fmt
-from sarpstore._kernel import FEATURES, MARK_ROW_DTYPE, ffi, lib, pointer
+from sarpstore._kernel import FEATURES, MARK_ROW_DTYPE, ffi, pointer
 
 both = pytest.mark.parametrize("routing", fmt.ROUTINGS)
 TURNS = 50
