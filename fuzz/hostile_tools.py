@@ -81,6 +81,8 @@ async def open_store(store: Store) -> None:
         file.sync()
     folder.sync()
     for read_only in (True, False):
+        # Summaries are relied on in large files alone.
+        sys.modules["sarpstore._recovery.recover"]._SUMMARY_PAGES_MIN = 1 if read_only else 64
         with contextlib.suppress(sarpstore.SarpError):
             async with (
                 asyncio.timeout(_CALL_SECONDS),

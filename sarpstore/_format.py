@@ -28,6 +28,8 @@ LOCATION_BYTES_MAX: Final = 46
 BLOCK_TOKENS_MAX: Final = 1024
 SLOT_MAX: Final = 65_534
 FILE_NUMBER_END: Final = 1 << 40
+COUNT_END: Final = 1 << 62
+"""No commit or sequence number gets there: one that has is not the store's."""
 REFERENCE_NONE: Final = (1 << 40) - 1
 UNIT_BITS: Final = 24
 

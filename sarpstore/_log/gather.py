@@ -218,7 +218,7 @@ class Gatherer:
         buffer = self.buffer
         room = self._room(buffer.offset + (buffer.pages + 1) * fmt.PAGE, int(buffer.c.changes))
         if end_file or room < self._room_min:
-            _check_number(buffer.file_number + 1)
+            _check_numbers(buffer.file_number + 1, self._end)
             self.slots.check()
         buffer.finish(self._base, synced, flags)
         self._pages.trim_range(buffer.first_key, buffer.pages)
@@ -279,7 +279,7 @@ class Gatherer:
         """The first commit of a new file. The file is made when that commit is written."""
         end = self._end
         file_number = end.file_number + 1
-        _check_number(file_number)
+        _check_numbers(file_number, end)
         slot = self.slots.take(file_number)
         self._header = LogHeader.new(self._shape, file_number, slot, end.commit, end.position, end.sequence)
         return self._begin(file_number, slot, fmt.LOG_HEADER_BYTES)
@@ -309,6 +309,9 @@ class Gatherer:
         return seal
 
 
-def _check_number(file_number: int) -> None:
+def _check_numbers(file_number: int, end: LogEnd) -> None:
+    if max(end.commit, end.sequence) >= fmt.COUNT_END:
+        numbers = f"commit {end.commit}, sequence number {end.sequence - 1}"
+        raise LimitError(f"no record can follow {numbers}; are all log files the store's?")
     if file_number >= fmt.FILE_NUMBER_END:
         raise LimitError(f"no log file can follow {fmt.log_name(file_number - 1)}; is that file really the store's?")

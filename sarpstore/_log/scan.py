@@ -209,7 +209,7 @@ def _scan_pages(
 def _seal_in(scan: FileScan, page: memoryview) -> tuple[int, int, int, int] | None:
     """(summary records, entries, first summary's position, commit number) of the seal in a file's last page."""
     seals = scan.changes[scan.changes["type"] == fmt.RECORD_SEAL]
-    if len(seals) != 1 or len(scan.commits) != 1:
+    if len(seals) != 1 or len(scan.commits) != 1 or not seals[0]["commit"]:
         return None
     at = fmt.position_offset(int(seals[0]["position"])) % fmt.PAGE
     summaries, entries, first = fmt.SEAL_FIELDS.unpack_from(page, at + fmt.RECORD.size)

@@ -63,7 +63,7 @@ def accept(scans: list[FileScan], *, begin: int, commit: int, synced: int) -> Ac
             continue
         commits = commits[~below]
         in_order = (commits["flags"] & lib.SARP_COMMIT_COMPLETE > 0) & (
-            commits["number"] == commit + 1 + np.arange(len(commits), dtype="<u8")
+            commits["number"] == np.uint64((commit + 1) % (1 << 64)) + np.arange(len(commits), dtype="<u8")
         )
         count = len(commits) if in_order.all() else int(np.argmin(in_order))
         if count:

@@ -81,3 +81,50 @@ async def test_a_namespace_whose_name_is_no_text():
     async with memory_store(rewritten(folder, logs(folder)[0], spoil)) as store:
         assert (await store.namespace("x").match(PATH)).blocks == 64
         await store.namespace("x").insert(range(80), np.zeros(80, sarpstore.LOCATION))
+
+
+SEQUENCE_AT, COMMIT_AT, HEAD_COMMIT_AT = 16, 24, 88
+LAST = (1 << 64) - 1
+
+
+@pytest.mark.parametrize("at", [SEQUENCE_AT, COMMIT_AT], ids=["sequence", "commit"])
+@pytest.mark.parametrize("number", [1 << 62, LAST])
+async def test_a_number_that_nothing_can_follow(at, number):
+    """What is held can be read; nothing can be written behind it."""
+    folder = await made()
+    remove_checkpoints(folder)
+
+    def count_up(log):
+        for start in record_starts(log):
+            log[start + at : start + at + 8] = number.to_bytes(8, "little")
+
+    folder = rewritten(folder, logs(folder)[0], count_up)
+    async with memory_store(folder.reopen(), read_only=True) as store:
+        assert (await store.namespace("x").match(PATH)).blocks in (0, 64)
+    with pytest.raises(sarpstore.LimitError, match="no record can follow"):
+        async with memory_store(folder):
+            pass
+
+
+async def test_a_head_whose_commit_nothing_can_follow():
+    folder = await made()
+    for name in names_of(folder, fmt.CHECKPOINT_SUFFIX):
+        patch_whole(folder, name, HEAD_COMMIT_AT, LAST.to_bytes(8, "little"))
+    async with memory_store(folder.reopen(), read_only=True) as store:
+        assert (await store.namespace("x").match(PATH)).blocks == 64
+
+
+@pytest.mark.parametrize("commit", [0, LAST])
+async def test_a_seal_of_a_commit_that_cannot_be(commit, monkeypatch):
+    """A summary, which small files are not asked for, is then not relied on."""
+    monkeypatch.setattr(sys.modules["sarpstore._recovery.recover"], "_SUMMARY_PAGES_MIN", 1)
+    folder = await made()
+    remove_checkpoints(folder)
+
+    def unnumber(log):
+        for start in record_starts(log):
+            if log[start + 10] in (fmt.RECORD_SEAL, fmt.RECORD_SUMMARY):
+                log[start + COMMIT_AT : start + COMMIT_AT + 8] = commit.to_bytes(8, "little")
+
+    async with memory_store(rewritten(folder, logs(folder)[0], unnumber), read_only=True) as store:
+        assert (await store.namespace("x").match(PATH)).blocks == 64
