@@ -102,7 +102,8 @@ int record_listed_valid(const uint8_t *record) {
         const uint32_t points = record[SARP_AT_POINTS], n = record[SARP_AT_N], old_n = record[SARP_AT_OLD_N];
         const uint32_t last = points ? 31 - (uint32_t)__builtin_clz(points) : 0;
         const int grown = record[SARP_AT_FLAGS] & SARP_FLAG_COPY ? old_n == n : old_n < n;
-        return (points & 1) && point_offset(last) < n && grown && !old_n == !load64(record + SARP_AT_SUPERSEDES);
+        const int replaces = old_n ? old_n > record[SARP_AT_D] : 1; /* d is that of what it supersedes */
+        return (points & 1) && point_offset(last) < n && grown && replaces && !old_n == !load64(record + SARP_AT_SUPERSEDES);
     }
     sarp_change changes[RECORD_CHANGES_MAX];
     if (record[SARP_AT_TYPE] != SARP_POSTINGS) return 1;

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from compact_store import LOCATION_BYTES, CompactStore
-from kernel_views import KernelQueries
+from kernel_views import UUID, KernelQueries
+from records import seal
 from strategies import ids_of
 
 from sarpstore import _format as fmt
@@ -90,6 +91,25 @@ def test_compaction_carries_no_entry_on_that_cannot_be_its_records(routing: str)
     found = store.machine.scan_file(written, 0)
     assert not len(found.damaged)
     assert all(copy[13] < copy[12] for copy in store.records(written).values())
+
+
+def test_a_record_that_supersedes_blocks_before_its_own_is_damage() -> None:
+    """It stood for a change that the directory refuses: the open failed with it."""
+    store = made("sarp", "a" * 20, "a" * 10 + "b" * 5)
+    store.settle()
+    store.insert("a" * 10 + "b" * 8)
+    number = store.next_file()
+    [(at, record)] = [(at, r) for at, r in store.records(number).items() if r[89]]
+    assert (record[12], record[13], record[89]) == (18, 10, 15)
+    offset, log = fmt.position_offset(at), store.machine.log[number]
+    begin = offset - offset % fmt.PAGE
+    page = bytearray(log[begin : begin + fmt.PAGE])
+    page[offset % fmt.PAGE + 89] = 5
+    seal(page, offset % fmt.PAGE, UUID, at)
+    log[begin : begin + fmt.PAGE] = page
+    found = store.machine.scan_file(number, 0)
+    assert found.damaged.tolist() == [at]
+    store.directory.apply(found.changes[np.isin(found.changes["type"], [fmt.RECORD_SEGMENT, fmt.RECORD_POSTINGS])])
 
 
 def test_a_posting_with_more_blocks_than_its_record_proves_nothing() -> None:

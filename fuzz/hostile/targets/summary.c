@@ -33,7 +33,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (sarp_summary_changes(&BASE, FILE_READ, entries, count, changes) == SARP_OK) {
         CHECK((BASE.routing == SARP_ROUTING_SARP ? sarp_postings_init(&POSTINGS) : sarp_directory_init(&DIRECTORY)) == SARP_OK);
         for (uint32_t i = 1; i < count; i++) CHECK(changes[i - 1].position <= changes[i].position);
-        apply_changes(changes, directory_changes(changes, count));
+        const int32_t status = apply_changes(changes, directory_changes(changes, count));
+        CHECK(status == SARP_OK || status == SARP_FULL);
     }
     free(entries);
     return 0;
