@@ -36,7 +36,7 @@ uint64_t sarp_directory_age(sarp_directory *dir, uint64_t cursor, uint32_t parti
 static void count_partition(sarp_directory *dir, sarp_partition *part, void *context) {
     for (uint32_t i = 0; i < part->entries; i++) {
         const sarp_entry *e = entry_at(dir, part, i);
-        if (!entry_placeholder(e)) recency_count(dir->base, context, e->word1, entry_reference(e), entry_n(e));
+        if (!entry_placeholder(e)) recency_count(dir->base, context, e->word1, entry_reference(e), entry_n(e), entry_d(e));
     }
 }
 
@@ -55,7 +55,7 @@ typedef struct {
 /* A placeholder has no file: it goes once it is below the level, as everything has that stands on it. */
 static int entry_goes(const sarp_base *base, const sarp_threshold *threshold, const sarp_entry *e) {
     if (entry_placeholder(e)) return level_of(base, e->word1) < threshold->level;
-    return threshold_takes(base, threshold, e->word1, entry_reference(e));
+    return threshold_takes(base, threshold, e->word1, entry_reference(e), entry_d(e));
 }
 
 /* What the roots of a run of equal keys that go leave behind. At the boundary level what diverges from a root may outlive it, so

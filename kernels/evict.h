@@ -7,11 +7,12 @@
 
 enum { SARP_LEVELS = 32 };
 
-/* What goes: entries below `level`, and of those at it the ones whose record is in a file with that number or a higher one. */
+/* What goes: entries below `level`, and of those at it the ones that left their window at a higher offset than `d`, or at that one if
+   their record is in a file with that number or a higher one. What left an entry's record stands at a higher offset than it. */
 typedef struct {
     uint64_t file_number;
     uint32_t level;
-    uint32_t reserved;
+    uint32_t d; /* 64: nothing at the level goes by its offset */
 } sarp_threshold;
 
 /* What went. */
@@ -19,10 +20,11 @@ typedef struct {
     uint64_t records, blocks, bytes; /* entries that named one; blocks that they introduced; their records' whole units */
 } sarp_evicted;
 
-/* Bytes of records by the level of the entries that name them; of those at `level`, by slot too. */
+/* Bytes of records by the level of the entries that name them; of those at `level`, by d too, and where that is 0, by slot. */
 typedef struct {
     uint64_t levels[32]; /* SARP_LEVELS */
-    uint64_t *slots;     /* 65,536; NULL: not wanted */
+    uint64_t offsets[64];
+    uint64_t *slots; /* 65,536; NULL: not wanted, nor `offsets` */
     uint32_t level;
     uint32_t reserved;
 } sarp_recency;

@@ -189,7 +189,7 @@ int32_t sarp_postings_age(sarp_postings *dir, sarp_posting *cursor, uint32_t par
 static void count_family(sarp_postings *dir, const family *f, void *context) {
     for (uint32_t i = f->own_first; i < f->own_end; i++) {
         const sarp_posting *e = f->members[i];
-        recency_count(dir->base, context, e->word1, posting_reference(e), posting_n(e));
+        recency_count(dir->base, context, e->word1, posting_reference(e), posting_n(e), 0);
     }
 }
 
@@ -233,7 +233,7 @@ static void condemn_family(sarp_postings *dir, const family *f, void *context) {
     const condemning *c = context;
     uint8_t going[FAMILY_MAX];
     for (uint32_t i = 0; i < f->count; i++)
-        going[i] = (uint8_t)threshold_takes(dir->base, c->threshold, f->members[i]->word1, posting_reference(f->members[i]));
+        going[i] = (uint8_t)threshold_takes(dir->base, c->threshold, f->members[i]->word1, posting_reference(f->members[i]), 0);
     family_settle(dir->base, f, pull, going);
     for (uint32_t i = f->own_first; i < f->own_end; i++)
         if (going[i]) condemn(c->set, posting_reference(f->members[i]));

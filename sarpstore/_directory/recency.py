@@ -18,19 +18,26 @@ _SLOTS: Final = 1 << 16
 
 
 class Threshold(NamedTuple):
-    """What goes: what is below `level`, and of what is at it what is in log files from `file_number` on."""
+    """What goes: what is below `level`, and of what is at it, what left its window at a higher offset than `d`.
+
+    Of what did so at `d`, or of whole windows for 0, what is in log files from `file_number` on. Under `sarp` all count
+    as whole windows.
+    """
 
     level: int
     file_number: int
+    d: int = 0
 
     @property
     def c(self) -> Any:
         """`sarp_threshold *`."""
-        return ffi.new("sarp_threshold *", {"level": self.level, "file_number": self.file_number})
+        return ffi.new("sarp_threshold *", {"level": self.level, "file_number": self.file_number, "d": self.d})
 
 
 class Recency:
-    """Bytes of live records by level; of those at one `level`, by slot of their file, too."""
+    """Bytes of live records by level; of those at one `level`, by the offset at which they left their window, and of
+    those that left it at none by slot of their file, too.
+    """
 
     def __init__(self, level: int | None = None) -> None:
         self.c: Any = ffi.new("sarp_recency *")
@@ -44,8 +51,13 @@ class Recency:
         """Bytes at each level."""
         return list(self.c.levels)
 
+    @property
+    def offsets(self) -> list[int]:
+        """Bytes at the level that was asked for, by d."""
+        return list(self.c.offsets)
+
     def by_file(self, slot_files: npt.NDArray[np.uint64]) -> dict[int, int]:
-        """Bytes at the level that was asked for, by the number of their file."""
+        """Bytes at the level that was asked for, of d = 0, by the number of their file."""
         slots = np.flatnonzero(self._slots)
         return dict(zip(slot_files[slots].tolist(), self._slots[slots].tolist(), strict=True))
 

@@ -7,6 +7,6 @@ What goes is dead in its log file; compaction makes disk space of that.
 """
 
 from sarpstore._eviction.evictor import Evictor
-from sarpstore._eviction.policy import TICKS, boundary_file, boundary_level, ticks_due
+from sarpstore._eviction.policy import TICKS, boundary_file, boundary_level, boundary_offset, ticks_due
 
-__all__ = ["TICKS", "Evictor", "boundary_file", "boundary_level", "ticks_due"]
+__all__ = ["TICKS", "Evictor", "boundary_file", "boundary_level", "boundary_offset", "ticks_due"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from sarpstore._directory import Evicted, Recency, Threshold
-from sarpstore._eviction.policy import boundary_file, boundary_level, ticks_due
+from sarpstore._eviction.policy import boundary_file, boundary_level, boundary_offset, ticks_due
 from sarpstore._io import give_way
 
 if TYPE_CHECKING:
@@ -51,11 +51,17 @@ class Evictor:
     async def evict(self, wanted: int) -> Evicted:
         """Take out the coldest entries whose records have `wanted` bytes together, about; what went."""
         await self.finish()
-        level, rest = boundary_level((await self._count()).levels, wanted)
-        by_file = (await self._count(level)).by_file(self._directory.base.slot_files) if rest else {}
-        threshold = Threshold(level, boundary_file(by_file, rest))
+        threshold = await self._threshold(wanted)
         self._unfinished = self._directory.begin_of(self._directory.first()), threshold, Evicted()
         return await self.finish()
+
+    async def _threshold(self, wanted: int) -> Threshold:
+        level, rest = boundary_level((await self._count()).levels, wanted)
+        count = await self._count(level) if rest else Recency(level)
+        d, rest = boundary_offset(count.offsets, rest)
+        if not rest:
+            return Threshold(level, 0, d)
+        return Threshold(level, boundary_file(count.by_file(self._directory.base.slot_files), rest))
 
     async def finish(self) -> Evicted:
         """Go on with an eviction that was cut short, if one was; what it took out in all."""

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from store_helpers import locations, memory_store
 
 from sarpstore import _format as fmt
+from sarpstore import _options
 from sarpstore._directory import LEVELS, DivergenceDirectory
-from sarpstore._eviction import TICKS, Evictor, boundary_file, boundary_level, ticks_due
+from sarpstore._eviction import TICKS, Evictor, boundary_file, boundary_level, boundary_offset, ticks_due
 from sarpstore._files import MemoryFolder
 from sarpstore._io import Turns
 from sarpstore._kernel import CHANGE_DTYPE
@@ -48,6 +49,16 @@ def test_of_the_boundary_level_the_newest_files_go(by_file, wanted):
     else:
         assert sum(newer) < wanted
         assert sum(newer) + by_file[number] >= wanted or number == min(by_file)
+
+
+@given(st.lists(st.integers(0, 9), min_size=64, max_size=64), st.integers(0, 700))
+def test_of_the_boundary_level_what_left_its_window_deepest_goes_first(by_offset, wanted):
+    d, rest = boundary_offset(by_offset, wanted)
+    gone = sum(by_offset[d:])
+    assert d >= 1
+    assert rest == max(0, wanted - gone)
+    assert rest == 0 or gone == sum(by_offset[1:]), "whole windows give only what the others do not"
+    assert d == 64 or gone - by_offset[d] < wanted, "no more than is needed"
 
 
 # --- the mechanism
@@ -202,3 +213,35 @@ async def test_what_a_truncation_leaves_was_not_evicted_before(routing):
         assert (evicted.records, evicted.blocks) == (1, 20)
         await namespace.truncate(second, blocks=8)
         assert [(await namespace.match(path)).blocks for path in (first, second)] == [20, 8]
+
+
+async def test_a_root_that_compaction_has_made_young_is_not_evicted_before_what_left_it(monkeypatch):
+    """Where one level of recency is split, newer files go first, and a copy is in a newer file than what came later."""
+    monkeypatch.setattr(_options, "_LOG_FILES_MIN", 1)
+    folder, options = MemoryFolder(), {"bytes_max": 1 << 28, "log_file_bytes": 1 << 20}
+    roots = [[1000 * number, *range(1, 50)] for number in range(1, 60)]
+    forks = [[*root[:4], *range(100, 140)] for root in roots]
+    async with memory_store(folder.reopen(), **options) as store:
+        namespace, writer, maintenance = store.namespace("m"), store._core.state.writer, store._background.maintenance
+        for path in roots:
+            await namespace.insert(path, locations(50))
+        await writer.end_file()
+        for path in forks:
+            await namespace.insert(path, locations(44))
+        await writer.end_file()
+        await namespace.insert([7], locations(1))
+        await store.checkpoint()
+        async with maintenance._one_at_a_time:
+            rows = await maintenance.compactor.rows(store.stats().checkpoint_position)
+            await maintenance.compactor.compact_file(rows[0].number)
+    async with memory_store(folder.reopen(), **options) as store:  # which takes all for equally old
+        namespace, maintenance = store.namespace("m"), store._background.maintenance
+        assert (await namespace.match(forks[0])).blocks == 44
+        async with maintenance._one_at_a_time:
+            evicted = await maintenance.evictor.evict(store._core.state.live_bytes // 4)
+        assert 20 < evicted.records < 100
+        for root, fork in zip(roots, forks, strict=True):
+            assert (await namespace.match(root)).blocks == 50
+            held = (await namespace.match(fork)).blocks
+            assert held in (4, 44)
+            assert (await namespace.match(fork[:4])).blocks == 4

@@ -91,10 +91,14 @@ class Model:
         directory.base.tick()
         self.levels = {key: max(FLOOR, level - 1) for key, level in self.levels.items()}
 
+    @staticmethod
+    def threshold(level: int, file_number: int) -> Threshold:
+        return Threshold(level, file_number, 64 if file_number == NONE else 0)
+
     def evict(self, level: int, file_number: int) -> None:
         """Evict in the kernel and here; what went must be the same."""
         machine, evicted = self.machine, Evicted()
-        sweep(machine.directory, lambda b: machine.directory.evict(b, 1, Threshold(level, file_number), evicted))
+        sweep(machine.directory, lambda b: machine.directory.evict(b, 1, self.threshold(level, file_number), evicted))
         before = machine.twin.directory.blocks()
         records = self._evict_here(level, file_number)
         machine.damaged = machine.damaged or records > 0  # what was inserted is not all there any more
@@ -106,7 +110,9 @@ class Model:
     def _evict_here(self, level: int, file_number: int) -> int:
         def goes(key: int, entry: Entry) -> bool:
             own = self.levels[key, entry.position]
-            return own < level or (own == level and (entry.position or 0) >> 24 >= file_number)
+            if own != level or entry.position is None:
+                return own < level
+            return file_number != NONE and (entry.d > 0 or entry.position >> 24 >= file_number)
 
         gone = 0
         entries = self.machine.twin.directory._entries

@@ -82,6 +82,7 @@ def test_a_level_that_is_split_by_file_leaves_true_answers(steps: list[tuple[obj
             model.evict(event % LEVELS, 1 + event % 5)
             for path in model.machine.queries:
                 claims_only_what_is_there(model, *path)
+                holds_every_prefix(model, *path)
 
 
 def claims_only_what_is_there(model: Model, ids: tuple[bytes, ...], holder: int, namespace: int) -> None:
@@ -100,6 +101,13 @@ def claims_only_what_is_there(model: Model, ids: tuple[bytes, ...], holder: int,
             and r.ids[: len(part)] == part
             for r, n in held
         )
+
+
+def holds_every_prefix(model: Model, ids: tuple[bytes, ...], holder: int, namespace: int) -> None:
+    """Of its last window: what a record left is there as long as it."""
+    length = kernel_match(model, ids, holder, namespace)
+    for blocks in range(max(0, length - 1) // 64 * 64, length):
+        assert kernel_match(model, ids[:blocks], holder, namespace) == blocks
 
 
 def test_levels_come_in_rise_and_sink() -> None:
@@ -169,16 +177,21 @@ def test_sums_by_level_and_by_file() -> None:
         model.apply(Query("abc"[number % 3] * 64, 0, 0))
     sums: dict[int, int] = {}
     files: dict[tuple[int, int], int] = {}
+    offsets: dict[tuple[int, int], int] = {}
     for (_, position), level in model.levels.items():
         if position is not None:
             size = -(-(128 + model.machine.twin._records[position].n * 30) // 64) * 64
             sums[level] = sums.get(level, 0) + size
-            files[level, position >> 24] = files.get((level, position >> 24), 0) + size
+            d = model.machine.twin._records[position].d
+            offsets[level, d] = offsets.get((level, d), 0) + size
+            if not d:
+                files[level, position >> 24] = files.get((level, position >> 24), 0) + size
     directory = model.machine.directory
     for level in range(LEVELS):
         found = Recency(level)
         sweep(directory, lambda begin, out=found: directory.recency(begin, 3, out))
         assert found.levels == [sums.get(each, 0) for each in range(LEVELS)]
+        assert found.offsets == [offsets.get((level, d), 0) for d in range(64)]
         expected = {number: size for (own, number), size in files.items() if own == level}
         assert found.by_file(directory.base.slot_files) == expected
     assert len({number for _, number in files}) > 1
