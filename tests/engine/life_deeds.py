@@ -81,11 +81,12 @@ class Doubt:
                 offers = dict(zip(model.tree.blocks(path), count(offered), strict=False))
                 news.also = {block: offers[block] for block in news.masked}
         after = model.learned(domain, news)
-        if self.evicted or self.expired or after.held.get(domain, {}).keys() >= set(news.seen):
+        if after.held.get(domain, {}).keys() >= set(news.found):
             return after
-        if not self.reopened:
+        if not (self.reopened or self.evicted or self.expired):
             return None
-        # Of what was evicted, a crash may bring back what is behind its checkpoint's start, and not what that stood on.
+        # Of what was evicted, a crash may bring back what is behind its checkpoint's start, and not what that stood on;
+        # of what had expired for the process before, what that has not met.
         lost = model.tree.behind(news.missing).intersection(model.held[domain])
         news.missing = []
         return model.learned(domain, news).loosened(domain, lost)
@@ -111,6 +112,7 @@ class Doubt:
                     if address not in loose.get(block, ()):
                         return False
                     news.moved[block] = address
+        news.found += blocks[:found]
         if self.evicts and not self.evicted:
             news.seen += blocks[:found]
         return True

@@ -83,7 +83,10 @@ class News:
 
     missing: list[Block] = field(default_factory=list)
     """Not there any more, nor what follows."""
+    found: list[Block] = field(default_factory=list)
+    """There when one of the answers was given."""
     seen: list[Block] = field(default_factory=list)
+    """There when all of them had been given."""
     moved: dict[Block, int] = field(default_factory=dict)
     """Found at this other address."""
     masked: list[Block] = field(default_factory=list)
