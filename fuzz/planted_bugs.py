@@ -87,7 +87,7 @@ BUGS: Final = (
         "take a commit whose predecessor is missing",
         "sarpstore/_recovery/accept.py",
         '        in_order = (commits["flags"] & lib.SARP_COMMIT_COMPLETE > 0) & (\n'
-        '            commits["number"] == commit + 1 + np.arange(len(commits), dtype="<u8")\n        )\n',
+        '            commits["number"] == np.uint64((commit + 1) % (1 << 64)) + np.arange(len(commits), dtype="<u8")\n        )\n',
         '        commits = commits[commits["flags"] & lib.SARP_COMMIT_COMPLETE > 0]\n'
         '        in_order = commits["number"] > commit\n',
     ),
