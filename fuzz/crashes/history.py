@@ -126,9 +126,9 @@ class History:
             if not faulty.injected:
                 raise
         finally:
-            self.injected = faulty.injected
             if store is not None:
-                await self._close(store, expects_error=bool(faulty.injected))
+                await self._close(store, faulty)
+            self.injected = faulty.injected
 
     async def _open(self, folder: WatchedFolder) -> Store:
         self._disk = self._disk.reopen()
@@ -138,11 +138,12 @@ class History:
         self._deeds.store = await sarpstore.open(folder, **self.options)
         return self._deeds.store
 
-    async def _close(self, store: Store, *, expects_error: bool) -> None:
+    @staticmethod
+    async def _close(store: Store, faulty: FaultyFolder) -> None:
         try:
             await store.close()
         except sarpstore.SarpError:
-            if not expects_error:
+            if not faulty.injected:
                 raise
 
     async def _do(self, step: Step) -> None:
