@@ -106,7 +106,7 @@ class Maintenance:
         self._compacting: set[asyncio.Task[None]] = set()
         self._closed = False
         if state.space is not None:
-            state.space.wake = self._hurry
+            state.space.wake = self._wanted.set
             state.space.maintained = True
 
     def _room_for_copies(self) -> int:
@@ -122,13 +122,8 @@ class Maintenance:
             if self._failure is not None:
                 raise self._failure
             self._markers_wanted = markers
-            self._hurry()
+            self._wanted.set()
             await asyncio.shield(self._done)
-
-    def _hurry(self) -> None:
-        """Somebody waits for what the work frees."""
-        self._state.scheduler.turns.hurried = True
-        self._wanted.set()
 
     async def mark_pass(self) -> None:
         """Make the markers needless now, and retire them by a checkpoint."""
@@ -358,7 +353,6 @@ class Maintenance:
             await self._checkpoint()
 
     def _tell(self) -> None:
-        """Wake whoever waits for room. Who needs more says so again."""
-        self._state.scheduler.turns.hurried = False
+        """Wake whoever waits for room."""
         done, self._done = self._done, asyncio.get_running_loop().create_future()
         done.set_result(None)

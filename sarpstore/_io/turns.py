@@ -20,21 +20,12 @@ _PAUSE_S: Final = 500e-6
 _WAIT_S_MAX: Final = 4e-3
 
 
-# Between two pieces while the store is in use: what is left to do is spread, and most who come meet none of it.
-_PACE_S: Final = 2e-3
-# So long after the last call that waited for reads a store still is in use.
-_IN_USE_S: Final = 0.05
-
-
 class Turns:
     """What is known of who is waited for on one event loop."""
 
     def __init__(self) -> None:
         self.waited_for = 0
         """Calls that somebody waits for and that wait for reads: each needs some more turns when these have ended."""
-        self.hurried = False
-        """Whether somebody waits for the room that the background work makes: then nothing is spread."""
-        self._waited_at = float("-inf")
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -44,12 +35,6 @@ class Turns:
             yield
         finally:
             self.waited_for -= 1
-            self._waited_at = perf_counter()
-
-    @property
-    def in_use(self) -> bool:
-        """Whether calls have waited for reads lately, and nobody waits for the background work."""
-        return not self.hurried and perf_counter() - self._waited_at < _IN_USE_S
 
 
 async def give_way(turns: Turns) -> None:
@@ -57,11 +42,8 @@ async def give_way(turns: Turns) -> None:
 
     A piece begins where the loop has nothing else to do and nobody waits for reads, so that few of those who are waited
     for wait for a piece, however many kinds of work are due at a time. Where that never is each kind gets a piece in
-    some milliseconds. While the store is in use each kind gets one in two milliseconds at most, unless somebody waits
-    for what it frees.
+    four milliseconds.
     """
-    if turns.in_use:
-        await asyncio.sleep(_PACE_S)
     began = perf_counter()
     while await _turn() > _BUSY_S or turns.waited_for:
         if perf_counter() - began > _WAIT_S_MAX:

@@ -37,7 +37,7 @@ __all__ = ["Recovered", "read_log_changes", "recover"]
 MakeDirectory = Callable[[Shape], Directory]
 
 # Files that are scanned side by side, and from how many pages on a summary is looked for.
-_FILES_AT_ONCE: Final = 8
+_FILES_AT_ONCE: Final = 16
 # Changes that are accepted without a thread: about a millisecond.
 _ACCEPT_ON_LOOP: Final = 16_384
 _SUMMARY_PAGES_MIN: Final = 64

@@ -140,3 +140,14 @@ async def test_an_error_that_passes_is_the_callers_to_know():
         folder.heal()
         await check(store, ids, range(50))
         assert store.stats().damaged_records == 0
+
+
+async def test_a_log_file_is_open_for_reading_before_anybody_asks_for_it(tmp_path):
+    ids = windows(600)
+    async with sarpstore.open(tmp_path / "store", log_file_bytes=1 << 20) as store:
+        for each in ids:
+            await store.namespace("x").insert_ids(each, rows_of(each))
+        await store.sync()
+        slots = store._core.state.directory.base.files()
+        assert len(slots) > 1
+        await until(lambda: all(store._core.state.scheduler.attached(slot) for slot in slots.values()))
