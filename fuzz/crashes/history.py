@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from life_deeds import Deed, Deeds
+from life_machine import OPTIONS, Difference
 from life_model import Domain, Model, Path, Tree
 from life_steps import Call, Reopen, Step, Together
 from life_time import Horizons, WallClock
@@ -30,10 +31,6 @@ Answers: TypeAlias = tuple[tuple[int, ...], ...]
 """Of each domain's each path, the addresses of the blocks that match."""
 
 
-class Difference(AssertionError):  # noqa: N818 - it is no error of the program
-    """The store's answer is none that any allowed state gives."""
-
-
 @dataclass(frozen=True, slots=True)
 class Workload:
     """What is done, with which options, and what the medium refuses meanwhile."""
@@ -45,15 +42,7 @@ class Workload:
 
     @property
     def options(self) -> dict[str, Any]:
-        return {
-            "block_tokens": 1,
-            "hash": "mmh3",
-            "io": "threads",
-            "exact": True,
-            "directory_bytes_max": 4 << 20,
-            "holders_max": 8,
-            "counts_max": 1024,
-            "queue_depth": 8,
+        return OPTIONS | {
             "cache_bytes": 1 << 16,
             "markers_max": 4096,
             "routing": self.routing,

@@ -74,6 +74,12 @@ async def answers(store: Any, asked: list[tuple[int, list[int]]]) -> list[list[i
     return [addresses((await namespace.match(path, holder=holder)).locations) for holder, path in asked]
 
 
+async def reopened(folder: MemoryFolder, asked: list[tuple[int, list[int]]]) -> list[list[int]]:
+    """What another process finds."""
+    async with memory_store(folder, read_only=True, **options()) as store:
+        return await answers(store, asked)
+
+
 def compactor_of(store: Any, **more: Any) -> Compactor:
     state = store._core.state
     ledger = FileLedger(n for n in state.directory.base.files() if n <= state.found.end.file_number)

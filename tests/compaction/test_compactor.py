@@ -15,6 +15,7 @@ from compaction_helpers import (
     fill,
     is_cancelled_at,
     options,
+    reopened,
     small_steps,
     start_of,
     with_compactor,
@@ -46,11 +47,6 @@ EAGER = Eagerness(0.05, 4 << 10)
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     small_steps(monkeypatch)
-
-
-async def reopened(folder, asked):
-    async with memory_store(folder, read_only=True, **options()) as store:
-        return await answers(store, asked)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

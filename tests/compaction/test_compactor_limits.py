@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from compaction_helpers import answers, fill, options, small_steps, start_of, with_compactor
+from compaction_helpers import answers, fill, options, reopened, small_steps, start_of, with_compactor
 from store_helpers import locations, memory_store, names_of
 
 import sarpstore
@@ -16,11 +16,6 @@ ROUTINGS_TOO = True
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     small_steps(monkeypatch)
-
-
-async def reopened(folder, asked):
-    async with memory_store(folder, read_only=True, **options()) as store:
-        return await answers(store, asked)
 
 
 async def test_an_older_checkpoint_knows_that_the_files_it_names_were_retired():
