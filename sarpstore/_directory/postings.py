@@ -34,7 +34,7 @@ _PAGE: Final = int(lib.SARP_ARENA_PAGE)
 _PAGE_POSTINGS: Final = _PAGE // fmt.POSTING_DTYPE.itemsize
 _TIE_CAP: Final = 8192
 # Half as many records are evicted by one pair of sweeps.
-_CONDEMNED: Final = 1 << 20
+_CONDEMNED: Final = 1 << 18
 
 
 Low: TypeAlias = tuple[int, int, int]
