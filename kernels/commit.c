@@ -81,6 +81,7 @@ void commit_add(sarp_commit *commit, uint8_t *record, uint64_t position) {
     commit->records++;
     if (position > commit->highest) commit->highest = position;
     commit->changes += changes_count(record);
+    commit->ordered |= record[SARP_AT_TYPE] == SARP_POSTINGS;
 }
 
 int commit_has_room(const sarp_commit *commit, uint32_t pages, uint32_t changes) {

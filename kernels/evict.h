@@ -58,7 +58,7 @@ int32_t sarp_postings_recency(sarp_postings *postings, sarp_posting *cursor, uin
 int32_t sarp_postings_condemn(sarp_postings *postings, sarp_posting *cursor, uint32_t partitions,
                               const sarp_threshold *threshold, sarp_condemned *condemned);
 
-/* Takes all postings of condemned records out, and the states of lists that this empties. */
+/* Takes all postings of condemned records out. */
 int32_t sarp_postings_evict(sarp_postings *postings, sarp_posting *cursor, uint32_t partitions, const sarp_condemned *condemned,
                             sarp_evicted *evicted);
 

@@ -53,5 +53,6 @@ void sarp_directory_sweep(sarp_directory *directory, uint32_t partition, sarp_ma
    returns 0 where some are left to the next. Where the memory bound keeps one from its new place, its list loses it. */
 int32_t sarp_postings_sweep(sarp_postings *postings, uint32_t partition, sarp_mark_plan *plan);
 
-/* Takes out the states of a partition whose lists have no posting left. */
-void sarp_postings_sweep_states(sarp_postings *postings, uint32_t partition);
+/* The changes that take out states of a partition whose lists have no posting left, at most `limit`. They are made by a postings record:
+   what is inserted later is posted as if the lists had none, and replay has to know. */
+uint32_t sarp_postings_empty_states(const sarp_postings *postings, uint32_t partition, sarp_change *out, uint32_t limit);

@@ -267,22 +267,6 @@ static void posting_forget(sarp_postings *dir, sarp_posting_partition *part, con
     evicted->bytes += record_bytes(dir->base, posting_n(e));
 }
 
-/* Whether the list of the state at `index` will have no posting left. What may go on in the next partition is taken to have. */
-static int list_empties(const sarp_postings *dir, const sarp_posting_partition *part, uint32_t index, const sarp_condemned *set) {
-    const uint64_t key = posting_key(posting_at(dir, part, index));
-    for (uint32_t i = index + 1; i < part->entries; i++) {
-        const sarp_posting *e = posting_at(dir, part, i);
-        if (posting_key(e) != key) return 1;
-        if (!is_condemned(set, posting_reference(e))) return 0;
-    }
-    return 0;
-}
-
-static int posting_goes(const sarp_postings *dir, const sarp_posting_partition *part, uint32_t index, const sarp_condemned *set) {
-    const sarp_posting *e = posting_at(dir, part, index);
-    return posting_is_state(e) ? list_empties(dir, part, index, set) : is_condemned(set, posting_reference(e));
-}
-
 static int evict_partition(sarp_postings *dir, uint32_t rank, void *context) {
     const evicting *v = context;
     sarp_posting_partition *part = dir->partitions + dir->order[rank];
@@ -290,7 +274,7 @@ static int evict_partition(sarp_postings *dir, uint32_t rank, void *context) {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < total; i++) {
         const sarp_posting e = *posting_at(dir, part, i);
-        if (posting_goes(dir, part, i, v->set)) posting_forget(dir, part, &e, v->evicted);
+        if (!posting_is_state(&e) && is_condemned(v->set, posting_reference(&e))) posting_forget(dir, part, &e, v->evicted);
         else *posting_at(dir, part, kept++) = e;
     }
     if (kept == total) return 1;

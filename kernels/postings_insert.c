@@ -318,7 +318,6 @@ static void write_postings(sarp_commit *commit, const sarp_change *changes, uint
         entry[24] = c->operation;
     }
     commit_add(commit, out, *position);
-    commit->ordered = 1;
     *record = out;
 }
 

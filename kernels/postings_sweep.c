@@ -1,3 +1,4 @@
+#include "internal_change.h"
 #include "internal_markpass.h"
 #include "internal_postings.h"
 
@@ -75,13 +76,21 @@ int32_t sarp_postings_sweep(sarp_postings *dir, uint32_t partition, sarp_mark_pl
     return !s.unfinished;
 }
 
-void sarp_postings_sweep_states(sarp_postings *dir, uint32_t partition) {
-    sarp_posting_partition *part = dir->partitions + partition;
-    if (!(part->flags & SARP_PARTITION_LOADED)) return;
-    for (uint32_t i = part->entries; i-- > 0;) {
+uint32_t sarp_postings_empty_states(const sarp_postings *dir, uint32_t partition, sarp_change *out, uint32_t limit) {
+    const sarp_posting_partition *part = dir->partitions + partition;
+    uint32_t count = 0;
+    if (!(part->flags & SARP_PARTITION_LOADED)) return 0;
+    for (uint32_t i = 0; i < part->entries && count < limit; i++) {
         const sarp_posting *e = posting_at(dir, part, i);
-        if (!posting_is_state(e) || list_open(dir, posting_key(e)).count) continue;
-        part->flags |= SARP_PARTITION_DIRTY;
-        posting_erase(dir, part, i);
+        if (!posting_is_state(e)) continue;
+        const posting_list list = list_open(dir, posting_key(e));
+        if (!list.loaded || list.count) continue;
+        out[count++] = (sarp_change){.key = posting_key(e),
+                                     .root_key = list.flags,
+                                     .n = 1,
+                                     .type = SARP_POSTINGS,
+                                     .point = (uint8_t)posting_point(e),
+                                     .operation = CHANGE_DROP};
     }
+    return count;
 }

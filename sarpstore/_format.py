@@ -112,6 +112,9 @@ MARKER_DTYPE: Final = np.dtype(
 EPOCH_DTYPE: Final = np.dtype([("holder", "<u4"), ("reserved", "<u4"), ("position", "<u8")])
 COUNT_DTYPE: Final = np.dtype([("id", "|V16"), ("name_space", "<u8"), ("holder", "<u4"), ("count", "<u4")])
 COUNT_ENTRY_DTYPE: Final = np.dtype([("id", "|V16"), ("count", "<u4"), ("reserved", "<u4")])
+POSTINGS_ENTRY_DTYPE: Final = np.dtype(
+    [("word0", "<u8"), ("position", "<u8"), ("filter", "<u8"), ("operation", "u1"), ("reserved", "V7")]
+)
 MOMENT_DTYPE: Final = np.dtype([("position", "<u8"), ("time_ms", "<u8")])
 PARTITION_DTYPE: Final = np.dtype(
     [
@@ -156,6 +159,7 @@ assert SLOT_DTYPE.itemsize == 16
 assert RECORD.size + REMOVAL_FIELDS.size == RECORD.size + RETIRE_FIELDS.size == 64
 assert (MARKER_DTYPE.itemsize, EPOCH_DTYPE.itemsize, COUNT_DTYPE.itemsize) == (40, 16, 32)
 assert (COUNT_ENTRY_DTYPE.itemsize, MOMENT_DTYPE.itemsize) == (24, 16)
+assert POSTINGS_ENTRY_DTYPE.itemsize == 32
 assert PARTITION_DTYPE.itemsize == 40
 assert POSTING_PARTITION_DTYPE.itemsize == 48
 assert SUMMARY_DTYPE.itemsize == 32

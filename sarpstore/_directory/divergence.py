@@ -173,6 +173,10 @@ class DivergenceDirectory:
 
         return [sweep]
 
+    def empty_states(self, _: int) -> npt.NDArray[Any]:
+        """There are none."""
+        return np.empty(0, CHANGE_DTYPE)
+
     # Eviction
 
     def age(self, begin: int, partitions: int) -> int | None:

@@ -184,6 +184,13 @@ class Directory(Protocol):
         """
         ...
 
+    def empty_states(self, partition: int, /) -> npt.NDArray[Any]:
+        """The changes (`CHANGE_DTYPE`) that take out what lists without postings have left, some of a partition's.
+
+        They have to be written down in the step in which they are applied.
+        """
+        ...
+
     # Eviction's sweeps over some partitions, in the order of their ranges, from one on: where the next begins, or None
     # at the end. Those that are not loaded are passed over, and one that splits meanwhile is met once.
 

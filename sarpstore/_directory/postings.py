@@ -33,6 +33,8 @@ LIST_GROWN_MAX: Final = int(lib.SARP_LIST_GROWN_MAX)
 _PAGE: Final = int(lib.SARP_ARENA_PAGE)
 _PAGE_POSTINGS: Final = _PAGE // fmt.POSTING_DTYPE.itemsize
 _TIE_CAP: Final = 8192
+# Their change is one record, and takes some 0.1 ms.
+_STATES_AT_ONCE: Final = 64
 # Half as many records are evicted by one pair of sweeps.
 _CONDEMNED: Final = 1 << 18
 
@@ -220,16 +222,18 @@ class PostingsDirectory:
         self.c.growth_held = hold
 
     def sweeps(self, plan: Any) -> list[Callable[[int], bool]]:
-        """Two: verdicts, then the states of lists that they have emptied."""
+        """One: verdicts. The states of lists that they have emptied are left."""
 
         def sweep(partition: int) -> bool:
             return bool(lib.sarp_postings_sweep(self.c, partition, plan))
 
-        def sweep_states(partition: int) -> bool:
-            lib.sarp_postings_sweep_states(self.c, partition)
-            return True
+        return [sweep]
 
-        return [sweep, sweep_states]
+    def empty_states(self, partition: int) -> npt.NDArray[Any]:
+        """The changes (`CHANGE_DTYPE`) that take out states of lists without postings, some of a partition's."""
+        changes = np.zeros(_STATES_AT_ONCE, CHANGE_DTYPE)
+        out = pointer("sarp_change *", changes)
+        return changes[: lib.sarp_postings_empty_states(self.c, partition, out, _STATES_AT_ONCE)]
 
     # Eviction
 

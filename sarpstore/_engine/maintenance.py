@@ -21,6 +21,7 @@ from sarpstore._markpass import MarkPass
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from sarpstore._directory import Evicted
     from sarpstore._engine.space import Pressure, Space
     from sarpstore._engine.state import State
     from sarpstore._options import Progress
@@ -307,14 +308,19 @@ class Maintenance:
             # What is dead already need not be made room for by evicting what is not.
             await self._mark_pass()
             return True
-        evicted = await self.evictor.evict(pressure.evict_bytes) if pressure.evict_bytes else None
+        evicted = await self._evict(pressure.evict_bytes) if pressure.evict_bytes else None
         if pressure.compact or space.wanted.is_set():
             if await self._compact_under_pressure():
                 return True
             if not evicted and space.wanted.is_set():
                 # Everything is alive, and full to the brim: a file's worth of it must go.
-                evicted = await self.evictor.evict(self._state.gatherer.file_bytes)
+                evicted = await self._evict(self._state.gatherer.file_bytes)
         return evicted is not None and evicted.records > 0
+
+    async def _evict(self, wanted: int) -> Evicted:
+        evicted = await self.evictor.evict(wanted)
+        await self._pass.drop_states()
+        return evicted
 
     async def _compact_under_pressure(self) -> bool:
         """Empty the file that gives most; False if none gives anything."""

@@ -185,6 +185,14 @@ def retire_record(file_number: int) -> bytes:
     return _record(fmt.RECORD_RETIRE_FILE, fmt.RETIRE_FIELDS.pack(file_number))
 
 
+def postings_record(changes: npt.NDArray[Any]) -> bytes:
+    """format-spec/postings.md, 4; `changes` (`CHANGE_DTYPE`) are 1 to 126 of states."""
+    entries = np.zeros(len(changes), fmt.POSTINGS_ENTRY_DTYPE)
+    entries["word0"] = changes["key"] << np.uint64(16) | changes["point"].astype("<u8") << np.uint64(1)
+    entries["filter"], entries["operation"] = changes["root_key"], changes["operation"]
+    return _record(fmt.RECORD_POSTINGS, bytes(fmt.UNIT - fmt.RECORD.size), entries.tobytes(), len(entries))
+
+
 def summary_of(changes: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The summary entries of a commit's changes: format-spec/log.md, 2.5, or postings.md, 4."""
     out = np.zeros(len(changes), fmt.SUMMARY_DTYPE)

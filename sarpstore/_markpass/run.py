@@ -14,6 +14,7 @@ from sarpstore._clock import monotonic_ms
 from sarpstore._errors import StorageError
 from sarpstore._markpass.plan import Plan, make_plan
 from sarpstore._markpass.rows import FileSeen, RowReader
+from sarpstore._markpass.states import drop_states
 from sarpstore._markpass.sweep import FreshMasks, sweep
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class MarkPass:
             await self._log.sync()
             plan, rows, files = await self._plan(position)
             swept = await sweep(self._directory, plan, position, self._scheduler.turns)
+            await self.drop_states()
             intact = await _intact_files(files, plan, fmt.position_file(position))
             await asyncio.to_thread(plan.give_up)
             return PassResult(
@@ -107,6 +109,10 @@ class MarkPass:
                 not fresh.full,
                 intact,
             )
+
+    async def drop_states(self) -> None:
+        """Take out what lists without postings have left, as passes and evictions make them."""
+        await drop_states(self._directory, self._gatherer, self._log, self._scheduler.turns)
 
     async def _plan(self, position: int) -> tuple[Plan, int, list[FileSeen]]:
         """The plan, of how many rows, and what the files had. The rows themselves are given up here."""

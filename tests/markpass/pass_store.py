@@ -136,7 +136,9 @@ class Marked:
             patched.setattr(run, "asyncio", SimpleNamespace(sleep=sleep, to_thread=to_thread))
             for module in (rows, sweep):
                 patched.setattr(module, "give_way", lambda _: call())
-            return await self.mark_pass(SimpleNamespace(sync=sync)).run()
+            own = self.state.writer
+            log = SimpleNamespace(sync=sync, gathered=own.gathered, make_room=own.make_room, check=own.check)
+            return await self.mark_pass(log).run()
 
     async def checkpoint_between(self, monkeypatch, call: Callable[[], Awaitable[None]]) -> None:
         """A checkpoint; between two partitions `call` runs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pass_store import Marked, marked
-from store_helpers import abandoned, memory_store
+from store_helpers import abandoned, locations, memory_store, remove_checkpoints
 from test_pass import Churn
 
 from sarpstore import _format as fmt
@@ -120,3 +120,29 @@ async def test_churn_with_power_cuts(routing, seed, monkeypatch) -> None:
                 await m.store.sync()
                 await check_copy(m, folder.crash(rng.randrange(1 << 30), rng.choice(["lose", "keep"])))
         await m.check()
+
+
+@pytest.mark.parametrize("how", ["mark pass", "eviction"])
+async def test_the_log_says_when_an_emptied_list_loses_its_state(how) -> None:
+    """What is inserted into it later is posted in it alone: replay must not look for it where the list once led."""
+    folder, options = MemoryFolder(), {"routing": "sarp", "bytes_max": 1 << 30}
+    forks = [[5, *range(100 * number, 100 * number + 30)] for number in range(1, 7)]
+    new = [5, *range(900, 930)]
+    async with memory_store(folder.reopen(), **options) as store:
+        namespace, maintenance = store.namespace("m"), store._background.maintenance
+        directory = store._core.state.directory
+        for path in forks:
+            await namespace.insert(path, locations(31))
+        assert directory.c.states
+        if how == "mark pass":
+            await namespace.truncate(forks[0], blocks=0)
+            await maintenance.mark_pass()
+        else:
+            async with maintenance._one_at_a_time:
+                await maintenance._evict(1 << 30)
+        assert directory.entries_all == 0
+        await namespace.insert(new, locations(31, 500))
+    remove_checkpoints(folder)
+    async with memory_store(folder.reopen(), **options) as store:
+        found = await store.namespace("m").match(new)
+        assert found.locations["address"].tolist() == list(range(500, 531))

@@ -279,6 +279,13 @@ def test_a_postings_record_without_an_insertion_is_found(writer: SarpWriter) -> 
     assert found(writer) == {"postings"}
 
 
+def test_a_postings_record_by_which_states_go_stands_alone(writer: SarpWriter) -> None:
+    writer.postings_record([Change(77, EXPANDED, 0, 1, 0, 0, DROP)])
+    assert found(writer) == set()
+    writer.postings_record([Change(77, EXPANDED, 0, 1, 0, 0, DROP), Change(77, EXPANDED, 0, 1, 0, 0)])
+    assert "postings" in found(writer)
+
+
 def test_a_postings_record_before_a_record_that_was_there_is_found(writer: SarpWriter) -> None:
     writer.insert(chain([8]))
     writer.sequence += 1

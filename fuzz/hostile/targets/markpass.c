@@ -21,7 +21,12 @@ static void sweep(sarp_mark_plan *plan) {
     }
     for (uint32_t i = 0; i < POSTINGS.partition_count; i++)
         for (uint32_t turn = 0; !sarp_postings_sweep(&POSTINGS, i, plan); turn++) CHECK(turn < 10000);
-    for (uint32_t i = 0; i < POSTINGS.partition_count; i++) sarp_postings_sweep_states(&POSTINGS, i);
+    for (uint32_t i = 0; i < POSTINGS.partition_count; i++) {
+        sarp_change states[16];
+        size_t done;
+        const uint32_t count = sarp_postings_empty_states(&POSTINGS, i, states, 16);
+        CHECK(sarp_postings_apply(&POSTINGS, states, NULL, count, &done) == SARP_OK);
+    }
 }
 
 static void decide(const sarp_mark_row *rows, uint64_t count, uint64_t position) {

@@ -88,7 +88,12 @@ static void go_over(const uint8_t *choices) {
     sarp_postings_recency(&POSTINGS, &cursor, all, &recency);
     evict_all(choices);
     check_counts();
-    for (uint32_t i = 0; i < all; i++) sarp_postings_sweep_states(&POSTINGS, i);
+    for (uint32_t i = 0; i < all; i++) {
+        sarp_change states[16];
+        size_t done;
+        const uint32_t count = sarp_postings_empty_states(&POSTINGS, i, states, 16);
+        CHECK(sarp_postings_apply(&POSTINGS, states, NULL, count, &done) == SARP_OK);
+    }
     check_counts();
     sarp_postings_forget(&POSTINGS, 0, all, choices[3] % 2);
     check_counts();

@@ -37,7 +37,7 @@ def check_lists(log: Log, changes: Changes | None, faults: Faults) -> None:
         _other_routing(log, segments, faults)
         return
     _points(log, segments, faults)
-    _placement(log, faults)
+    _placement(log, changes, faults)
     _changes(log, changes, faults)
     lists = Lists()
     lists.replay(changes.all)
@@ -82,8 +82,13 @@ def _points(log: Log, segments: Rows, faults: Faults) -> None:
             report(faults, row, code, meaning)
 
 
-def _placement(log: Log, faults: Faults) -> None:
-    """A postings record stands in the commit of its insertion, between what was there before and what may override."""
+def _placement(log: Log, changes: Changes, faults: Faults) -> None:
+    """A postings record stands in the commit of its insertion, between what was there before and what may override.
+
+    One by which emptied lists lose their states may stand in any.
+    """
+    caused = changes.of_records[(changes.of_records["position"] != 0) | (changes.of_records["operation"] != DROP)]
+    inserted = set(caused["place"].tolist())
     rows = log.rows[log.rows["type"] != COMMIT]
     rows = rows[np.argsort(rows["commit"], kind="stable")]
     for row in rows[rows["type"] == POSTINGS]:
@@ -97,7 +102,7 @@ def _placement(log: Log, faults: Faults) -> None:
         for other in own[overrides & before]:
             meaning = f"record {int(other['sequence'])} supersedes another, came later, and stands before it"
             report(faults, row, "postings", meaning)
-        if not (earlier & (own["type"] == SEGMENT)).any():
+        if int(row["position"]) in inserted and not (earlier & (own["type"] == SEGMENT)).any():
             report(faults, row, "postings", "its commit has no insertion that could have caused it", log.damaged)
 
 
