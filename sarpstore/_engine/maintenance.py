@@ -310,10 +310,12 @@ class Maintenance:
             return True
         evicted = await self._evict(pressure.evict_bytes) if pressure.evict_bytes else None
         if pressure.compact or space.wanted.is_set():
-            if await self._compact_under_pressure():
+            free = space.free
+            if await self._compact_under_pressure() and space.free > free:
                 return True
             if not evicted and space.wanted.is_set():
-                # Everything is alive, and full to the brim: a file's worth of it must go.
+                # Everything is alive, and full to the brim, or in files so small that their ends are most of them: a
+                # file's worth of it must go.
                 evicted = await self._evict(self._state.gatherer.file_bytes)
         return evicted is not None and evicted.records > 0
 

@@ -309,6 +309,25 @@ async def test_compaction_that_finds_no_room_drops_the_older_checkpoint():
         assert [name for name in folder.names() if name.endswith(".checkpoint")] == heads[1:]
 
 
+async def test_where_compaction_gains_nothing_records_go():
+    """Of files that are little more than their ends each copy costs as much as it frees, and that for ever."""
+    async with bounded(MemoryFolder()) as store:
+        maintenance, space = store._background.maintenance, store._core.state.space
+        for number in range(20):
+            await store.namespace("n").insert([number, *range(100)], locations(101, number))
+
+        async def in_vain():
+            return True
+
+        maintenance._compact_under_pressure = in_vain
+        async with maintenance._one_at_a_time:
+            assert not await maintenance._relieve(space, Pressure(0, compact=True))
+            assert maintenance.evictor.records == 0, "nobody waits for it"
+            space.wanted.set()
+            assert await maintenance._relieve(space, Pressure(0, compact=True))
+        assert maintenance.evictor.records > 0
+
+
 async def test_a_counted_insertion_that_is_refused_has_neither_inserted_nor_counted():
     """Room that is enough for the blocks, and not for their counts."""
     async with bounded(MemoryFolder().reopen()) as store:
