@@ -188,6 +188,8 @@ class Checkpointer:
             await self._add_markers(head)
             await self._log.sync()
             head.synced = max(start, self._log.synced_position)
+            # A file that has nothing but its header begins behind what was synced before it.
+            head.moments = head.moments[head.moments["position"] <= head.synced]
             head.slots = self._slots()
             name = fmt.checkpoint_name(number)
             data = await self._scheduler.run_background(head.encode)

@@ -432,3 +432,17 @@ async def test_kill_9_loses_nothing_acknowledged(tmp_path):
             match = await store.namespace("x").match(path(i))
             assert addresses(match.locations) == list(range(100 * i, 100 * i + 70))
         assert store.stats().damaged_records == 0
+
+
+async def test_a_head_has_no_moment_behind_what_it_calls_synced():
+    """A newest file of which a crash left the header alone says when it was made, and begins behind all that is synced."""
+    folder = MemoryFolder()
+    async with memory_store(folder.reopen()) as store:
+        await store.namespace("n").insert([1, 2, 3], locations(3))
+        state = store._core.state
+        state.moments.add(fmt.position(state.writer.newest_file + 1, 0), 1 << 42)
+        await store.checkpoint()
+        name = names_of(folder, fmt.CHECKPOINT_SUFFIX)[-1]
+        head = CheckpointHead.decode(read_whole(folder, name), name, int(name.partition(".")[0], 16))
+        assert len(head.moments) < len(state.moments.rows())
+        assert (head.moments["position"] <= head.synced).all()
