@@ -435,7 +435,7 @@ async def test_kill_9_loses_nothing_acknowledged(tmp_path):
 
 
 async def test_a_head_has_no_moment_behind_what_it_calls_synced():
-    """A newest file of which a crash left the header alone says when it was made, and begins behind all that is synced."""
+    """A newest file of which a crash left the header alone says when it was made: behind all that is synced."""
     folder = MemoryFolder()
     async with memory_store(folder.reopen()) as store:
         await store.namespace("n").insert([1, 2, 3], locations(3))
