@@ -173,6 +173,11 @@ class DivergenceDirectory:
 
         return [sweep]
 
+    @property
+    def states(self) -> int:
+        """There are no lists."""
+        return 0
+
     def empty_states(self, _: int) -> npt.NDArray[Any]:
         """There are none."""
         return np.empty(0, CHANGE_DTYPE)

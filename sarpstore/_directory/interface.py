@@ -184,6 +184,11 @@ class Directory(Protocol):
         """
         ...
 
+    @property
+    def states(self) -> int:
+        """Lists in memory that lead on to others; 0 where there are no lists."""
+        ...
+
     def empty_states(self, partition: int, /) -> npt.NDArray[Any]:
         """The changes (`CHANGE_DTYPE`) that take out what lists without postings have left, some of a partition's.
 

@@ -229,6 +229,11 @@ class PostingsDirectory:
 
         return [sweep]
 
+    @property
+    def states(self) -> int:
+        """Lists in memory that are expanded or refined."""
+        return int(self.c.states)
+
     def empty_states(self, partition: int) -> npt.NDArray[Any]:
         """The changes (`CHANGE_DTYPE`) that take out states of lists without postings, some of a partition's."""
         changes = np.zeros(_STATES_AT_ONCE, CHANGE_DTYPE)

@@ -24,7 +24,8 @@ __all__ = ["drop_states"]
 async def drop_states(directory: Directory, gatherer: Gatherer, log: LogWriter, turns: Turns) -> int:
     """Take the states of all lists without postings out; how many. Who is cut short leaves some to the next."""
     dropped = 0
-    begin: Cursor | None = directory.begin_of(directory.first())
+    # Most stores have none, and under pressure each turn of the loop is somebody's who waits for room.
+    begin: Cursor | None = directory.begin_of(directory.first()) if directory.states else None
     while begin is not None:
         number = directory.at(begin)
         changes = directory.empty_states(number)
