@@ -46,6 +46,7 @@ STATS_NAME: Final = "stats"
 TEMPORARY_SUFFIX: Final = ".tmp"
 LOG_SUFFIX: Final = ".log"
 IMAGES_SUFFIX: Final = ".images"
+CHECKPOINTS_KEPT: Final = 2
 CHECKPOINT_SUFFIX: Final = ".checkpoint"
 
 # The checksum field of a log header, head, image or statistics file stands at 8 and covers what follows it.

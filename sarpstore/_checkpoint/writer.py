@@ -37,7 +37,6 @@ __all__ = ["Checkpointer", "checkpoint_due", "named_slots"]
 
 _log = logging.getLogger("sarpstore")
 
-_KEPT: Final = 2
 _WRITE_BYTES: Final = 1 << 20
 # Image files may hold this many times what the newest head names before everything is imaged anew.
 _IMAGES_SHARE_MAX: Final = 3
@@ -206,7 +205,7 @@ class Checkpointer:
         await self._published(head)
         try:
             self._kept[number] = _images_of(head)
-            await self._remove_old(number, _KEPT)
+            await self._remove_old(number, fmt.CHECKPOINTS_KEPT)
         except StorageError as error:
             _log.warning("older checkpoints were not removed: %s", error)
 

@@ -10,7 +10,7 @@ first of them was made. A pass also finds files all of whose segment records are
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from sarpstore import _format as fmt
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
 __all__ = ["FileLedger"]
-
-_CHECKPOINTS_KEPT: Final = 2
 
 
 class FileLedger:
@@ -62,12 +60,12 @@ class FileLedger:
     def on_checkpoint(self) -> None:
         """A checkpoint was published, which began after all deletions that were told before."""
         self._checkpoints += 1
-        named = {n: since for n, since in self._deleted.items() if self._checkpoints - since < _CHECKPOINTS_KEPT}
+        named = {n: since for n, since in self._deleted.items() if self._checkpoints - since < fmt.CHECKPOINTS_KEPT}
         self._deleted = named
 
     def may_be_named(self, number: int) -> bool:
         """Whether a kept checkpoint may name this file, which is deleted: those from before the open may name any."""
-        return self._checkpoints < _CHECKPOINTS_KEPT or number in self._deleted
+        return self._checkpoints < fmt.CHECKPOINTS_KEPT or number in self._deleted
 
     def clean(self, number: int) -> int:
         """The position up to which the file is clean."""

@@ -8,7 +8,7 @@ neither do the images of the two checkpoints that are kept.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from sarpstore import _format as fmt
 from sarpstore._errors import LimitError
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from sarpstore._log.base import Base
 
 __all__ = ["Slots"]
-
-_CHECKPOINTS_KEPT: Final = 2
 
 
 class Slots:
@@ -69,4 +67,4 @@ class Slots:
         self._retired = deque(waiting)
 
     def _is_free(self, slot: int, since: int) -> bool:
-        return self._checkpoints - since >= _CHECKPOINTS_KEPT and not self._base.slot_entries[slot]
+        return self._checkpoints - since >= fmt.CHECKPOINTS_KEPT and not self._base.slot_entries[slot]
