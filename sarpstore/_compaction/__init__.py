@@ -2,10 +2,22 @@
 
 from sarpstore._compaction.compactor import Compactor
 from sarpstore._compaction.ledger import FileLedger
-from sarpstore._compaction.policy import AT_REST, SETTLING, UNDER_PRESSURE, Choice, Eagerness, FileRow, choose, settled
+from sarpstore._compaction.policy import (
+    AT_REST,
+    FILE_BYTES,
+    SETTLING,
+    UNDER_PRESSURE,
+    Choice,
+    Eagerness,
+    FileRow,
+    choose,
+    settled,
+    together,
+)
 
 __all__ = [
     "AT_REST",
+    "FILE_BYTES",
     "SETTLING",
     "UNDER_PRESSURE",
     "Choice",
@@ -15,4 +27,5 @@ __all__ = [
     "FileRow",
     "choose",
     "settled",
+    "together",
 ]

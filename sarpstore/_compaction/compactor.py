@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sarpstore import _format as fmt
 from sarpstore._compaction.again import Context, written_again
-from sarpstore._compaction.policy import Choice, FileRow
+from sarpstore._compaction.policy import FILE_BYTES, Choice, FileRow, together
 from sarpstore._compaction.survey import LogFiles, read_file_facts
 from sarpstore._errors import CorruptionError, LimitError, StorageError
 from sarpstore._io import give_way
@@ -56,8 +56,6 @@ _ROWS_AT_ONCE: Final = 32
 _CHOSEN_AT_ONCE: Final = 128
 # Of a summary, for each entry of a record: under `sarp` a copy's postings have two changes each.
 _SUMMARY_BYTES: Final = {"divergence": fmt.SUMMARY_DTYPE.itemsize, "sarp": 2 * fmt.SUMMARY_DTYPE.itemsize}
-# A file's header, seal, and the ends of its first and last commits.
-_FILE_BYTES: Final = fmt.LOG_HEADER_BYTES + 4 * fmt.PAGE
 _BEHIND: Final = (fmt.RECORD_REMOVE, fmt.RECORD_CLEAR_HOLDER, fmt.RECORD_COUNT)
 
 
@@ -145,7 +143,7 @@ class Compactor:
         base = self._directory.base
         # With what its copies would cost beside themselves: compaction must not go on for ever over that.
         summary = int(base.slot_entries[slot]) * _SUMMARY_BYTES[self._directory.routing]
-        live_bytes = int(base.slot_live[slot]) + removal_bytes + summary + _FILE_BYTES
+        live_bytes = int(base.slot_live[slot]) + removal_bytes + summary + FILE_BYTES
         clean = self._ledger.clean(number)
         return FileRow(number, self._files.facts[number].bytes, live_bytes, removal_bytes, clean, before)
 
@@ -165,11 +163,17 @@ class Compactor:
     # --- the work
 
     async def compact_next(self, start: int, eagerness: Eagerness) -> int | None:
-        """Compact the file that is most worth it; bytes of the file deleted, or None where none is worth it."""
+        """Compact the file that is most worth it, or small ones together; bytes of the files deleted, or None where
+        none is worth it.
+        """
         async with self._lock:
             await self._finish_deletions()
-            chosen = await self._choose(await self.rows(start), eagerness)
-            return None if chosen is None else await self._compact(chosen.number)
+            rows = await self.rows(start)
+            chosen = await self._choose(rows, eagerness)
+            if chosen is not None:
+                return await self._compact([chosen.number])
+            small = together(rows, eagerness, self._gatherer.file_bytes)
+            return await self._compact([row.number for row in small]) if small else None
 
     async def _choose(self, rows: list[FileRow], eagerness: Eagerness) -> FileRow | None:
         choice = Choice(eagerness, rows[-1].number if rows else 0, self._ledger.last_pass)
@@ -182,32 +186,40 @@ class Compactor:
         """Compact one file, of `rows`; the bytes deleted."""
         async with self._lock:
             await self._finish_deletions()
-            return await self._compact(number)
+            return await self._compact([number])
 
-    async def _compact(self, number: int) -> int:
+    async def _compact(self, numbers: list[int]) -> int:
+        """Compact these, ascending, as one after the other, but that nothing is synced between; the bytes deleted."""
         self._log.check()
-        slot = self._directory.base.files()[number]
-        damaged = await self._empty(number, slot)
-        size = self._files.facts[number].bytes
+        damaged = [await self._empty(numbers[: i + 1]) for i in range(len(numbers))]
+        size = sum(self._files.facts[number].bytes for number in numbers)
         # No checkpoint is of before and after: its head's slots are those that its images may name, and one that names
-        # this file starts before the record that says that it is retired.
+        # these files starts before the records that say that they are retired.
         async with self._deleting:
-            await self._retire(number)
-            lost = await self._sweep(slot)
-            self._directory.base.drop_slot(slot)
-            self._doomed[number] = slot
-            if damaged or lost:
-                meaning = f"{damaged} damaged records or runs of bytes; {lost} entries are dropped"
-                self._report(CorruptionError(fmt.log_name(number), None, meaning))
+            await self._retire(numbers)
+            for number, damage in zip(numbers, damaged, strict=True):
+                await self._give_up(number, damage)
             await self._finish_deletions()
         return size
 
-    async def _empty(self, number: int, slot: int) -> int:
-        """Move what is live out of the file; how much damage there was."""
+    async def _give_up(self, number: int, damaged: int) -> None:
+        """Nothing names this file any more, of which all that could be read is elsewhere."""
+        slot = self._directory.base.files()[number]
+        lost = await self._sweep(slot)
+        self._directory.base.drop_slot(slot)
+        self._doomed[number] = slot
+        if damaged or lost:
+            meaning = f"{damaged} damaged records or runs of bytes; {lost} entries are dropped"
+            self._report(CorruptionError(fmt.log_name(number), None, meaning))
+
+    async def _empty(self, numbers: list[int]) -> int:
+        """Move what is live out of the last of these files, the others being empty; how much damage there was."""
+        number = numbers[-1]
+        slot = self._directory.base.files()[number]
         work = ffi.new("sarp_compaction *")
         work.file_number, work.slot = number, slot
         work.others, work.other_limit = self._others, _OTHERS_AT_ONCE
-        end, context = self._files.ends()[number], self._context(number)
+        end, context = self._files.ends()[number], self._context(numbers)
         file = await self._scheduler.run_background(self._open_file, fmt.log_name(number))
         try:
             for offset in range(fmt.LOG_HEADER_BYTES, end, _SLICE_BYTES):
@@ -277,12 +289,13 @@ class Compactor:
                 await self._log.make_room()
                 self._log.check()
 
-    def _context(self, number: int) -> Context:
+    def _context(self, numbers: list[int]) -> Context:
         """What holds for the whole of a file's compaction: while it goes on, nothing comes to be needed less.
 
-        What a removal kills may be among the copies that are still to be made, as long as no mark pass has looked.
+        `numbers`: it, and before it what is deleted before it. What a removal kills may be among the copies that are
+        still to be made, as long as no mark pass has looked.
         """
-        left = [other for other in self._existing() if other != number]
+        left = [other for other in self._existing() if other not in numbers]
         floor = min(self._ledger.floor(left), self._ledger.last_pass)
         return Context(self._removals, floor, left, self._files.previous(), self._ledger.may_be_named)
 
@@ -295,13 +308,13 @@ class Compactor:
                 self._ledger.on_removal(commit.file_number, len(record))
         return bool(placed)
 
-    async def _retire(self, number: int) -> None:
-        """Return once the copies and a record that says so are synced."""
+    async def _retire(self, numbers: list[int]) -> None:
+        """Return once the copies and records that say so are synced. What is recovered of these are the first ones."""
         self._log.check()
-        record = retire_record(number)
-        while not self._gatherer.buffer.append(record, rule=lib.SARP_PLACE_BEHIND):
-            await self._log.make_room()
-            self._log.check()
+        for record in map(retire_record, numbers):
+            while not self._gatherer.buffer.append(record, rule=lib.SARP_PLACE_BEHIND):
+                await self._log.make_room()
+                self._log.check()
         commit = self._gatherer.buffer.number
         self._log.gathered()
         await self._log.durable(commit)

@@ -17,6 +17,9 @@ Three degrees of eagerness: at rest a file must be worth it (half of it dead: wr
 store that is asked to compact (`SETTLING`) goes on until the disk holds little more than what is live; under pressure
 (the bound on disk space) any gain will do, the largest first. What pages lose to records that do not fit, some 6 %,
 looks dead and is not: below that no eagerness may go, or compaction would never end.
+
+Small files (a process that lives shortly leaves one of a few pages) are little but what a file costs, so none of them
+is worth a new one; many together are.
 """
 
 from __future__ import annotations
@@ -25,11 +28,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from sarpstore import _format as fmt
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 __all__ = [
     "AT_REST",
+    "FILE_BYTES",
     "SETTLED_SHARE",
     "SETTLING",
     "UNDER_PRESSURE",
@@ -38,7 +44,11 @@ __all__ = [
     "FileRow",
     "choose",
     "settled",
+    "together",
 ]
+
+FILE_BYTES: Final = fmt.LOG_HEADER_BYTES + 4 * fmt.PAGE
+"""What a file costs: its header, its seal, and the ends of its first and last commits."""
 
 SETTLED_SHARE: Final = 1.1
 """`compact()` is done when the sealed files hold at most this many times what is live in them."""
@@ -54,12 +64,16 @@ class Eagerness:
     """Cost and benefit decide; else the gain alone."""
     removals_max: float = 0.05
     """Of all bytes, what remove records may take before the file that keeps them needed goes whatever its share."""
+    together_min: int = 4
+    """So many small files are worth being made one of."""
 
 
 # A store that forgets all the time has a tenth of remove records, which go with the oldest files by themselves.
-AT_REST: Final = Eagerness(0.5, 64 << 10, removals_max=0.2)
+AT_REST: Final = Eagerness(0.5, 64 << 10, removals_max=0.2, together_min=8)
 SETTLING: Final = Eagerness(0.1, 64 << 10, removals_max=0.03)
-UNDER_PRESSURE: Final = Eagerness(0.08, 64 << 10, by_age=False)
+UNDER_PRESSURE: Final = Eagerness(0.08, 64 << 10, by_age=False, together_min=2)
+# A file is small up to this share of what one is sealed at.
+_SMALL_SHARE: Final = 1 / 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +83,7 @@ class FileRow:
     number: int
     bytes: int
     live_bytes: int
-    """What its compaction would write: segment records that entries name, other records, and what a file costs."""
+    """What its compaction would write: segment records that entries name, other records, and `FILE_BYTES`."""
     removal_bytes: int = 0
     """Of these, remove records."""
     clean: int = 0
@@ -80,6 +94,11 @@ class FileRow:
     @property
     def dead_bytes(self) -> int:
         return max(0, self.bytes - self.live_bytes)
+
+    @property
+    def copy_bytes(self) -> int:
+        """What its compaction would add to a file that is there anyway."""
+        return max(0, self.live_bytes - FILE_BYTES)
 
     @property
     def dead_share(self) -> float:
@@ -135,15 +154,29 @@ def choose(rows: Sequence[FileRow], eagerness: Eagerness, last_pass: int = 0) ->
     return choice.result()
 
 
+def together(rows: Iterable[FileRow], eagerness: Eagerness, file_bytes: int) -> list[FileRow]:
+    """Small files, ascending, that are worth being compacted together: their copies fill half a file at most."""
+    chosen: dict[int, FileRow] = {}
+    size = copies = 0
+    for row in sorted(rows, key=lambda row: row.number):
+        may_go = row.before is None or row.before in chosen
+        if may_go and row.bytes <= _SMALL_SHARE * file_bytes and copies + row.copy_bytes <= file_bytes // 2:
+            chosen[row.number] = row
+            size, copies = size + row.bytes, copies + row.copy_bytes
+    worth = len(chosen) >= eagerness.together_min and size >= 2 * (copies + FILE_BYTES)
+    return list(chosen.values()) if worth else []
+
+
 def _gains(row: FileRow, eagerness: Eagerness) -> bool:
     """Small files are worth a smaller gain."""
     return row.dead_bytes >= min(eagerness.gain_min, row.bytes // 8)
 
 
-def settled(rows: Iterable[FileRow]) -> bool:
-    """Whether the files hold little more than what is live."""
+def settled(rows: Iterable[FileRow], file_bytes: int) -> bool:
+    """Whether the files hold little more than what is live, and are not many small ones."""
     rows = list(rows)
-    return sum(row.bytes for row in rows) <= SETTLED_SHARE * sum(row.live_bytes for row in rows)
+    little = sum(row.bytes for row in rows) <= SETTLED_SHARE * sum(row.live_bytes for row in rows)
+    return little and not together(rows, SETTLING, file_bytes)
 
 
 def _benefit(row: FileRow, newest: int) -> float:

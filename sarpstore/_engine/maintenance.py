@@ -175,7 +175,7 @@ class Maintenance:
         total = sum(row.bytes for row in rows if row.dead_share >= SETTLING.dead_min)
         before = compactor.bytes_deleted
         fruitless = 0
-        while not settled(rows) and fruitless < _FRUITLESS_MAX:
+        while not settled(rows, self._state.gatherer.file_bytes) and fruitless < _FRUITLESS_MAX:
             copied, deleted = compactor.bytes_copied, compactor.bytes_deleted
             if await compactor.compact_next(self._start(), SETTLING) is None:
                 return
@@ -310,8 +310,9 @@ class Maintenance:
             return True
         evicted = await self._evict(pressure.evict_bytes) if pressure.evict_bytes else None
         if pressure.compact or space.wanted.is_set():
-            free = space.free
-            if await self._compact_under_pressure() and space.free > free:
+            free, inserted = space.free, self._state.gatherer.new_bytes
+            # What others have taken meanwhile was made, too.
+            if await self._compact_under_pressure() and space.free + self._state.gatherer.new_bytes - inserted > free:
                 return True
             if not evicted and space.wanted.is_set():
                 # Everything is alive, and full to the brim, or in files so small that their ends are most of them: a

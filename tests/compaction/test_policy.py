@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from sarpstore import _format as fmt
-from sarpstore._compaction import AT_REST, SETTLING, UNDER_PRESSURE, Choice, FileLedger, FileRow, choose, settled
+from sarpstore._compaction import (
+    AT_REST,
+    FILE_BYTES,
+    SETTLING,
+    UNDER_PRESSURE,
+    Choice,
+    FileLedger,
+    FileRow,
+    choose,
+    settled,
+    together,
+)
 from sarpstore._compaction.again import Context, written_again
 from sarpstore._compaction.survey import FileFacts, LogFiles
 from sarpstore._log.commits import clear_record, remove_record, retire_record
@@ -63,9 +74,41 @@ def test_what_keeps_many_removals_needed_is_compacted() -> None:
 
 
 def test_settled() -> None:
-    assert settled([])
-    assert settled([row(1, 0.08), row(2, 0.08)])
-    assert not settled([row(1, 0.0), row(2, 0.4)])
+    assert settled([], 64 * MB)
+    assert settled([row(1, 0.08), row(2, 0.08)], 64 * MB)
+    assert not settled([row(1, 0.0), row(2, 0.4)], 64 * MB)
+    assert not settled([small_row(number) for number in range(4)], 64 * MB)
+
+
+def small_row(number: int, copies: int = 0, before: int | None = None) -> FileRow:
+    """A file that has nothing beside what a file costs, and so many bytes."""
+    return FileRow(number, FILE_BYTES - fmt.PAGE + copies, FILE_BYTES + copies, before=before)
+
+
+def test_small_files_are_worth_compacting_together() -> None:
+    rows = [small_row(number) for number in range(8)]
+    for eagerness, least in ((AT_REST, 8), (SETTLING, 4), (UNDER_PRESSURE, 3)):
+        assert choose(rows, eagerness) is None, "each alone is worth as much as its copy"
+        assert together(rows[:least], eagerness, 64 * MB) == rows[:least]
+        assert together(rows[: least - 1], eagerness, 64 * MB) == []
+    assert together(rows, AT_REST, 3 * FILE_BYTES) == [], "such files are not small"
+
+
+def test_small_files_of_live_records_are_left_alone() -> None:
+    """Together they would be no shorter: it would never end."""
+    assert together([small_row(number, copies=FILE_BYTES) for number in range(50)], UNDER_PRESSURE, 64 * MB) == []
+
+
+def test_files_compacted_together_fill_one_at_most() -> None:
+    rows = [small_row(number, copies=fmt.PAGE) for number in range(100)]
+    chosen = together(rows, UNDER_PRESSURE, 40 * fmt.PAGE)
+    assert sum(each.copy_bytes for each in chosen) <= 20 * fmt.PAGE
+    assert chosen == rows[:20]
+
+
+def test_of_small_files_those_go_before_which_nothing_must() -> None:
+    rows = [small_row(2, before=1), small_row(3), small_row(4, before=3), small_row(5), small_row(6)]
+    assert together(rows, SETTLING, 64 * MB) == rows[1:]
 
 
 def test_a_ledger() -> None:
