@@ -50,14 +50,14 @@ BUGS: Final = (
     Bug(
         "skip the fsync of a checkpoint's head",
         "sarpstore/_checkpoint/writer.py",
-        "        file.write(0, data)\n        file.sync()\n",
-        "        file.write(0, data)\n",
+        "            await self._write_pieces(file, 0, data)\n",
+        "            await self._scheduler.run_background(file.write, 0, data)\n",
     ),
     Bug(
         "skip the fsync of a checkpoint's images",
         "sarpstore/_checkpoint/writer.py",
-        "                await self._scheduler.run_background(images.file.sync)\n",
-        "                pass\n",
+        "        await self._write_pieces(images.file, images.written, data)\n",
+        "        await self._scheduler.run_background(images.file.write, images.written, data)\n",
     ),
     Bug(
         "publish a checkpoint before the log behind it is synced",

@@ -37,9 +37,12 @@ __all__ = ["Checkpointer", "checkpoint_due", "named_slots"]
 
 _log = logging.getLogger("sarpstore")
 
-_WRITE_BYTES: Final = 1 << 20
+# What is written and synced at a time: the pages that matches read wait on the device for as long as that takes. Beside
+# 4 MB at once the slowest of a hundred took 5.7 ms, beside such pieces 0.8 ms.
+_PIECE_BYTES: Final = 256 << 10
 # Image files may hold this many times what the newest head names before everything is imaged anew.
 _IMAGES_SHARE_MAX: Final = 3
+_IMAGES_BYTES_MIN: Final = 1 << 20
 _LOG_BYTES_MIN: Final = 256 << 10
 _LOG_BYTES_MIN_FAST: Final = 4 << 20
 _PAUSE_MS: Final = 500.0
@@ -95,7 +98,7 @@ class DiskBound(Protocol):
 
 @dataclass(slots=True)
 class _Images:
-    """The .images file being written: pages gathered in memory, handed on in large writes."""
+    """The .images file being written: pages gathered in memory, handed on in pieces."""
 
     file: File
     gathered: bytearray
@@ -190,16 +193,13 @@ class Checkpointer:
             # A file that has nothing but its header begins behind what was synced before it.
             head.moments = head.moments[head.moments["position"] <= head.synced]
             head.slots = self._slots()
-            name = fmt.checkpoint_name(number)
             data = await self._scheduler.run_background(head.encode)
-            with self._taking(len(data)):
-                await self._scheduler.run_background(_publish, self._folder, name, data)
+            await self._publish(fmt.checkpoint_name(number), data)
         except BaseException:
             self._directory.mark_dirty_from(self._directory.begin_of(self._directory.first()))
             with contextlib.suppress(SarpError):
                 await self._scheduler.run_background(_remove_failed, self._folder, number)
             raise
-        self.bytes_written += len(data)
         self.position = start
         self._loader.places = places_by_range(self._directory, head.partitions)
         await self._published(head)
@@ -208,6 +208,28 @@ class Checkpointer:
             await self._remove_old(number, fmt.CHECKPOINTS_KEPT)
         except StorageError as error:
             _log.warning("older checkpoints were not removed: %s", error)
+
+    async def _publish(self, name: str, data: memoryview) -> None:
+        """Write a head under a temporary name, sync, rename, sync the folder.
+
+        The folder is synced before, too: the head's name must not be there after a crash without its images' name.
+        """
+        temporary = name + fmt.TEMPORARY_SUFFIX
+        file = await self._scheduler.run_background(_create, self._folder, temporary)
+        try:
+            await self._write_pieces(file, 0, data)
+        finally:
+            await self._scheduler.run_background(file.close)
+        await self._scheduler.run_background(_rename_synced, self._folder, temporary, name)
+
+    async def _write_pieces(self, file: File, offset: int, data: memoryview) -> None:
+        """Write and sync, between pieces giving way to those who wait for the device."""
+        with self._taking(len(data)):
+            for at in range(0, len(data), _PIECE_BYTES):
+                piece = data[at : at + _PIECE_BYTES]
+                await self._scheduler.run_background(_write_synced, file, offset + at, piece)
+                self.bytes_written += len(piece)
+                await give_way(self._scheduler.turns)
 
     async def _remove_old(self, newest: int, keep: int) -> None:
         """Keep so many of the newest valid heads, and the .images files that they name."""
@@ -240,19 +262,19 @@ class Checkpointer:
                 row = self._shared(number, share)
                 if row is None:
                     await self._loader.load([number])
+                    name = fmt.images_name(head.number)
                     images = images or _Images(
-                        await self._scheduler.run_background(_create_images, self._folder, head.number), bytearray()
+                        await self._scheduler.run_background(_create, self._folder, name), bytearray()
                     )
                     row = self._image(number, head.number, images)
                 rows += row.tobytes()
                 begin = self._directory.end_of(number)
-                if images is not None and len(images.gathered) >= _WRITE_BYTES:
+                if images is not None and len(images.gathered) >= _PIECE_BYTES:
                     await self._flush(images)
                 elif len(rows) // row.itemsize % _YIELD_ROWS == 0:
                     await give_way(self._scheduler.turns)
             if images is not None:
                 await self._flush(images)
-                await self._scheduler.run_background(images.file.sync)
         finally:
             if images is not None:
                 await self._scheduler.run_background(images.file.close)
@@ -273,11 +295,9 @@ class Checkpointer:
         return row
 
     async def _flush(self, images: _Images) -> None:
-        data, images.gathered = bytes(images.gathered), bytearray()
-        with self._taking(len(data)):
-            await self._scheduler.run_background(images.file.write, images.written, data)
+        data, images.gathered = memoryview(images.gathered), bytearray()
+        await self._write_pieces(images.file, images.written, data)
         images.written += len(data)
-        self.bytes_written += len(data)
 
     def _taking(self, length: int) -> AbstractContextManager[None]:
         return contextlib.nullcontext() if self._bound is None else self._bound.taking(length)
@@ -286,7 +306,8 @@ class Checkpointer:
         """Whether the image files are small enough to share images in them (on the thread for writes)."""
         numbers = fmt.numbered(self._folder.names(), fmt.IMAGES_SUFFIX)
         held = sum(size_of(self._folder, fmt.images_name(number)) for number in numbers)
-        return held <= _IMAGES_SHARE_MAX * max(self._directory.entries_all * self._directory.entry_bytes, _WRITE_BYTES)
+        whole = self._directory.entries_all * self._directory.entry_bytes
+        return held <= _IMAGES_SHARE_MAX * max(whole, _IMAGES_BYTES_MIN)
 
 
 def _create(folder: Folder, name: str) -> File:
@@ -295,24 +316,14 @@ def _create(folder: Folder, name: str) -> File:
     return folder.create(name)
 
 
-def _create_images(folder: Folder, number: int) -> File:
-    return _create(folder, fmt.images_name(number))
+def _write_synced(file: File, offset: int, data: ReadableBuffer) -> None:
+    file.write(offset, data)
+    file.sync()
 
 
-def _publish(folder: Folder, name: str, data: ReadableBuffer) -> None:
-    """Write a head under a temporary name, sync, rename, sync the folder.
-
-    The folder is synced before, too: the head's name must not be there after a crash without its images' name.
-    """
-    temporary = name + fmt.TEMPORARY_SUFFIX
-    file = _create(folder, temporary)
-    try:
-        file.write(0, data)
-        file.sync()
-    finally:
-        file.close()
+def _rename_synced(folder: Folder, old: str, new: str) -> None:
     folder.sync()
-    folder.rename(temporary, name)
+    folder.rename(old, new)
     folder.sync()
 
 

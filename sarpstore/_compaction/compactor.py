@@ -12,13 +12,14 @@ synced elsewhere.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from sarpstore import _format as fmt
 from sarpstore._compaction.again import Context, written_again
 from sarpstore._compaction.policy import FILE_BYTES, Choice, FileRow, together
 from sarpstore._compaction.survey import LogFiles, read_file_facts
-from sarpstore._errors import CorruptionError, LimitError, StorageError
+from sarpstore._errors import CorruptionError, LimitError, SarpError, StorageError
 from sarpstore._io import give_way
 from sarpstore._kernel import ffi, lib
 from sarpstore._log.commits import retire_record
@@ -156,9 +157,9 @@ class Compactor:
         self._surveyed = written
 
     def _existing(self) -> list[int]:
-        """The files that are there. A slot may stand for one that is not."""
+        """The files that are there, with those about to be removed. A slot may stand for one that is not."""
         known, files = self._files.facts, self._directory.base.files()
-        return [number for number in files if number in known or number >= self._surveyed]
+        return [*self._doomed, *(number for number in files if number in known or number >= self._surveyed)]
 
     # --- the work
 
@@ -321,6 +322,12 @@ class Compactor:
 
     # --- deletion
 
+    async def finish(self) -> None:
+        """Remove what has been given up, before the store's last checkpoint; what can't be, goes at the next open."""
+        async with self._lock:
+            with contextlib.suppress(SarpError):
+                await self._finish_deletions()
+
     async def _sweep(self, slot: int) -> int:
         """Drop the entries whose records could not be read, so that nothing names the slot; how many."""
         lost = partition = 0
@@ -331,17 +338,22 @@ class Compactor:
         return lost
 
     async def _finish_deletions(self) -> None:
-        """Remove the files that have been given up; what was cut short is gone on with."""
-        while self._doomed:
-            number, slot = next(iter(self._doomed.items()))
+        """Remove the files that have been given up; what was cut short is gone on with.
+
+        They count as gone when a crash brings none of them back: what they need may be dropped then.
+        """
+        if not self._doomed:
+            return
+        for number, slot in self._doomed.items():
             # Held pages, and those under way: whoever holds them has them, but nobody finds them by the slot.
             self._scheduler.forget(slot)
             await self._drop_file(slot, number)
             for _ in self._pages.forget(slot):
                 await asyncio.sleep(0)
             await self._scheduler.run_background(_remove, self._folder, fmt.log_name(number))
-            if self._doomed.pop(number, None) is not None:
-                self._deleted(number, slot)
+        await self._scheduler.run_background(self._folder.sync)
+        while self._doomed:
+            self._deleted(*self._doomed.popitem())
 
     def _deleted(self, number: int, slot: int) -> None:
         self.files_deleted += 1

@@ -266,6 +266,7 @@ class Maintenance:
             work.cancel()
         async with self._one_at_a_time:
             await self.evictor.finish()
+            await self.compactor.finish()
 
     async def _wait(self) -> None:
         self._wanted.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import resource
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ from sarpstore._log.removals import Removals
 from sarpstore._log.slots import Slots
 from sarpstore._log.writer import LogWriter
 from sarpstore._markpass import Retirement
-from sarpstore._recovery import Facts, Recovered, read_log_changes, recover
+from sarpstore._recovery import Facts, Recovered, read_header, read_log_changes, recover
 
 if TYPE_CHECKING:
     from sarpstore._files import Folder
@@ -227,7 +228,7 @@ async def _open(folder: Folder, scheduler: Scheduler, options: Options) -> State
         state = await _state_of(folder, scheduler, options, found, direct=direct)
         try:
             if not options.read_only:
-                await scheduler.run(_remove_temporaries, folder)
+                await scheduler.run(_remove_remains, folder, found)
                 if isinstance(folder, CountedFolder):
                     await scheduler.run(folder.survey)
                 await _begin_writing(state, options)
@@ -275,11 +276,22 @@ async def _pinned(state: State) -> bool:
     return True
 
 
-def _remove_temporaries(folder: Folder) -> None:
-    """What a crash left unpublished."""
+def _remove_remains(folder: Folder, found: Recovered) -> None:
+    """Remove what a crash left unpublished, and log files that were retired before the checkpoint.
+
+    Nothing knows of these any more: what they need, and what needs them, is dropped, and a reader of the whole log
+    would take them for a part of it. The folder is synced, so that they don't come back later.
+    """
     for name in folder.names():
         if fmt.is_own_temporary(name):
             folder.remove(name)
+    retired = [fmt.log_name(number) for number in found.retired_before]
+    for name in retired:
+        with contextlib.suppress(CorruptionError):  # of a damaged file nobody can say that it is the store's
+            if read_header(folder, name).shape == found.shape:
+                folder.remove(name)
+    if retired:
+        folder.sync()
 
 
 async def _takes_direct(folder: Folder, scheduler: Scheduler, options: Options) -> bool:

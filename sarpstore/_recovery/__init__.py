@@ -3,6 +3,16 @@
 from sarpstore._recovery.accept import Accepted, Damage, accept
 from sarpstore._recovery.facts import Facts
 from sarpstore._recovery.recover import Recovered, read_log_changes, recover
-from sarpstore._recovery.survey import holds_store
+from sarpstore._recovery.survey import holds_store, read_header
 
-__all__ = ["Accepted", "Damage", "Facts", "Recovered", "accept", "holds_store", "read_log_changes", "recover"]
+__all__ = [
+    "Accepted",
+    "Damage",
+    "Facts",
+    "Recovered",
+    "accept",
+    "holds_store",
+    "read_header",
+    "read_log_changes",
+    "recover",
+]

@@ -57,6 +57,8 @@ class Recovered:
     """Namespaces, and what was removed."""
     end: LogEnd
     unsynced_files: list[str]
+    retired_before: list[int] = field(default_factory=list)
+    """Numbers of log files that are there, and were retired before the head's checkpoint."""
     headers: list[LogHeader] = field(default_factory=list)
     """Of the files that the tail lies in, ascending."""
     damage: list[Damage] = field(default_factory=list)
@@ -101,6 +103,7 @@ async def recover(
         facts=facts,
         end=_log_end(seen, accepted, scans),
         unsynced_files=_unsynced_files(seen, accepted),
+        retired_before=seen.retired_before(),
         headers=seen.headers,
         damage=seen.damage + _missing(seen, facts) + accepted.damage + facts.damage,
         tail_bytes=sum(part.end - part.begin for part in seen.parts),

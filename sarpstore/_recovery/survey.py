@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sarpstore._files import Folder
 
-__all__ = ["Part", "Survey", "holds_store", "survey"]
+__all__ = ["Part", "Survey", "holds_store", "read_header", "survey"]
 
 # Of 2^20 partitions, all slots and 10^6 namespaces: more than any head of this version has.
 _HEAD_BYTES_MAX: Final = 1 << 28
@@ -67,6 +67,13 @@ class Survey:
             yield from self.head.slots.items()
         for header in self.headers:
             yield header.slot, header.file_number
+
+    def retired_before(self) -> list[int]:
+        """Numbers of log files that are there, but were retired before the checkpoint: it has no slot for them."""
+        if self.head is None:
+            return []
+        known, first = set(self.head.slots.values()), fmt.position_file(self.head.start)
+        return [number for number in self.numbers if number < first and number not in known]
 
     def check_writable(self) -> None:
         """VersionError if a file has features that forbid this version to write."""
@@ -137,14 +144,15 @@ def _read_headers(
             break
         name = fmt.log_name(number)
         try:
-            headers.append(_read_header(folder, name))
+            headers.append(read_header(folder, name))
         except CorruptionError as error:
             # An error of the system is not damage: it may be gone the next time, and what is left out here is lost.
             damage.append(_damage_of(error, name))
     return headers[::-1]
 
 
-def _read_header(folder: Folder, name: str) -> LogHeader:
+def read_header(folder: Folder, name: str) -> LogHeader:
+    """A log file's header. CorruptionError where neither of its copies is valid."""
     file = folder.open(name)
     try:
         data = bytearray(fmt.LOG_HEADER_BYTES)

@@ -9,6 +9,7 @@ import pytest
 from compaction_helpers import answers, is_cancelled_at, options, reopened, small_steps, start_of, with_compactor
 from store_helpers import locations, logs, memory_store, remove_checkpoints
 
+from sarpstore import _format as fmt
 from sarpstore._compaction import SETTLING, together
 from sarpstore._files import MemoryFolder
 
@@ -40,6 +41,10 @@ async def short_lives(folder: MemoryFolder) -> list[tuple[int, list[int]]]:
     return asked
 
 
+async def nothing() -> None:
+    """Instead of a step."""
+
+
 async def smalls(store, compactor: Compactor) -> list[int]:
     await store.checkpoint()
     rows = await compactor.rows(start_of(store))
@@ -58,6 +63,29 @@ async def test_compact_makes_one_of_them():
     assert await reopened(folder.clone(), asked) == before
     remove_checkpoints(folder)
     assert await reopened(folder.clone(), asked) == before
+
+
+async def test_what_a_checkpoint_knows_to_be_retired_is_removed_at_the_next_open(monkeypatch):
+    """The removals were cut short, and a crash undid others: nobody would ever look at these files again."""
+    folder = MemoryFolder()
+    asked = await short_lives(folder)
+    before = await reopened(folder.reopen(), asked)
+    async with with_compactor(folder.reopen()) as (store, compactor):
+        numbers = await smalls(store, compactor)
+        with monkeypatch.context() as patched:
+            patched.setattr(compactor, "_finish_deletions", nothing)
+            await compactor._compact(numbers)
+            assert set(numbers) <= set(compactor._existing()), "what is still there counts"
+            await store.checkpoint()
+        damaged = folder.open(fmt.log_name(numbers[0]), writable=True)
+        damaged.write(0, bytes(fmt.LOG_HEADER_BYTES))
+        crashed = folder.crash(0, "keep")
+    assert {fmt.log_name(number) for number in numbers} <= set(logs(crashed))
+    assert await reopened(crashed.reopen(), asked) == before, "a reader removes nothing"
+    async with memory_store(crashed.reopen(), **options()) as store:
+        left = set(numbers) & set(fmt.numbered(logs(crashed), fmt.LOG_SUFFIX))
+        assert left == {numbers[0]}, "of a file with a damaged header nobody can say whose it is"
+        assert await answers(store, asked) == before
 
 
 @pytest.mark.parametrize("mode", ["lose", "tear"])
