@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Turns", "give_way"]
 
+# Beside others each kind of work has a piece in so long at most: two kinds at full speed cost them a third of the loop.
+_PAUSE_S: Final = 4e-3
 # Others that took so long in one turn have work to do: an idle loop takes some 20 microseconds.
 _BUSY_S: Final = 100e-6
-# Between two looks whether they still have; asyncio's timers are good to a millisecond.
-_PAUSE_S: Final = 500e-6
-# A piece of work waits so long at most: under a load that leaves no gap the work still ends some day.
+# Then a piece waits for a gap for so long at most: under a load that leaves no gap the work still ends some day.
 _WAIT_S_MAX: Final = 4e-3
 
 
@@ -26,6 +26,8 @@ class Turns:
     def __init__(self) -> None:
         self.waited_for = 0
         """Calls that somebody waits for and that wait for reads: each needs some more turns when these have ended."""
+        self._pieces: set[asyncio.Future[None]] = set()
+        """Of work in the background that waits until there are none."""
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -35,20 +37,46 @@ class Turns:
             yield
         finally:
             self.waited_for -= 1
+            if not self.waited_for:
+                for piece in self._pieces:
+                    _end(piece)
+
+    async def nobody_waits(self, seconds: float) -> None:
+        """Return when no call waits for reads, or after so long."""
+        loop = asyncio.get_running_loop()
+        piece = loop.create_future()
+        timer = loop.call_later(seconds, _end, piece)
+        self._pieces.add(piece)
+        try:
+            await piece
+        finally:
+            self._pieces.remove(piece)
+            timer.cancel()
+
+
+def _end(piece: asyncio.Future[None]) -> None:
+    if not piece.done():
+        piece.set_result(None)
 
 
 async def give_way(turns: Turns) -> None:
     """Between two pieces of background work, each well below a millisecond: let the others run until they are idle.
 
-    A piece begins where the loop has nothing else to do and nobody waits for reads, so that few of those who are waited
-    for wait for a piece, however many kinds of work are due at a time. Where that never is each kind gets a piece in
-    four milliseconds.
+    On an idle loop the work goes on at once. Beside others it pauses, and a piece begins where the loop has nothing
+    else to do and nobody waits for reads, so that few of those who are waited for wait for a piece, however many kinds
+    of work are due at a time. Where that never is each kind gets a piece in eight milliseconds. Who waits is told, and
+    does not look again and again: that took a tenth of a busy loop's time.
     """
-    began = perf_counter()
+    if await _turn() <= _BUSY_S and not turns.waited_for:
+        return
+    await asyncio.sleep(_PAUSE_S)
+    until = perf_counter() + _WAIT_S_MAX
     while await _turn() > _BUSY_S or turns.waited_for:
-        if perf_counter() - began > _WAIT_S_MAX:
+        left = until - perf_counter()
+        if left <= 0:
             return
-        await asyncio.sleep(_PAUSE_S)
+        if turns.waited_for:
+            await turns.nobody_waits(left)
 
 
 async def _turn() -> float:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import sarpstore
     from sarpstore_tools.bench.loop import Holds
 
+REST, WRITING, MAINTAINING = WHEN = ("at rest", "writing", "maintaining")
+"""Kinds of phases: nothing but matches; sequences replaced beside; and all maintenance beside that."""
 KINDS: Final = {"one window": 64, "16 windows": 1024}
 """What is matched, and how many blocks that is."""
 LONG_SHARE: Final = 0.2
@@ -41,7 +43,7 @@ class Phase(msgspec.Struct, kw_only=True):
     answered when the last one had arrived, and how much of a core the loop's thread used.
     """
 
-    busy: bool
+    when: str
     ms: dict[str, list[float]]
     longest_hold_ms: float
     holds_over: list[tuple[float, str]]
@@ -96,11 +98,11 @@ class Load:
             done += await self.rewrite()
             await asyncio.sleep(0)
 
-    async def phase(self, rate: float, seconds: float, holds: Holds, rewritten: float | None) -> Phase:
-        """Ask at that rate for so long; beside maintenance if `rewritten` blocks a second are to be replaced."""
+    async def phase(self, rate: float, seconds: float, holds: Holds, when: str = REST, rewritten: float = 0) -> Phase:
+        """Ask at that rate for so long, and beside replace so many blocks a second, if it is not at rest."""
         self._latencies = {kind: [] for kind in KINDS}
         before = self._store.stats()
-        maintaining = _Maintaining(self, rewritten) if rewritten is not None else None
+        beside = _Beside(self, when, rewritten) if when != REST else None
         holds.ms.clear()
         await asyncio.sleep(0)  # what led here is not of this phase, nor is giving up a hundred thousand figures
         holds.ms.clear()
@@ -113,11 +115,11 @@ class Load:
         while self._asking:
             await asyncio.wait(self._asking)
         latencies = self._latencies
-        if maintaining is not None:
-            await maintaining.stop()
+        if beside is not None:
+            await beside.stop()
             await self._until_quiet()
         return Phase(
-            busy=rewritten is not None,
+            when=when,
             ms=latencies,
             longest_hold_ms=longest_hold_ms,
             holds_over=over,
@@ -195,16 +197,17 @@ class Load:
             self.failures.append(wrong)
 
 
-class _Maintaining:
-    """Tasks that replace so many blocks a second, checkpoint and compact until they are stopped."""
+class _Beside:
+    """Tasks that replace so many blocks a second, and while maintaining checkpoint and compact, until stopped."""
 
-    def __init__(self, load: Load, rewritten: float) -> None:
+    def __init__(self, load: Load, when: str, rewritten: float) -> None:
         self._over = False
         self._rewritten = rewritten
         self._load = load
-        checkpoints = self._again(load.checkpoint, CHECKPOINT_EVERY_S)
-        compactions = self._again(load.compact, COMPACT_EVERY_S)
-        self._tasks = [asyncio.create_task(each) for each in (self._rewrite(), checkpoints, compactions)]
+        work = [self._rewrite()]
+        if when == MAINTAINING:
+            work += [self._again(load.checkpoint, CHECKPOINT_EVERY_S), self._again(load.compact, COMPACT_EVERY_S)]
+        self._tasks = [asyncio.create_task(each) for each in work]
 
     async def stop(self) -> None:
         """Let what has begun end."""

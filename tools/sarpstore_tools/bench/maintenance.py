@@ -15,7 +15,17 @@ from sarpstore_tools.bench.folders import store_option, work_folder
 from sarpstore_tools.bench.killed import bench_progress
 from sarpstore_tools.bench.loop import HOLD_TARGET_MS, Holds
 from sarpstore_tools.bench.machine import this_machine
-from sarpstore_tools.bench.maintaining import CHECKED_SHARE, CHECKPOINT_EVERY_S, KINDS, LONG_SHARE, Load
+from sarpstore_tools.bench.maintaining import (
+    CHECKED_SHARE,
+    CHECKPOINT_EVERY_S,
+    KINDS,
+    LONG_SHARE,
+    MAINTAINING,
+    REST,
+    WHEN,
+    WRITING,
+    Load,
+)
 from sarpstore_tools.bench.sizes import one_size, short
 
 if TYPE_CHECKING:
@@ -39,15 +49,14 @@ up with the load at all, and what is compared is how long the queues have grown.
 CALIBRATION_S_MAX = 3.0
 CALIBRATION_SHARE = 0.25
 CALIBRATIONS = 2
-WHEN = {False: "at rest", True: "maintaining"}
 
 
 class _How(NamedTuple):
-    """Pairs of phases, their length, the share of a core that the loop has to use at rest; blocks a second that are
-    replaced while maintaining, and blocks before.
+    """Phases of each kind, their length, the share of a core that the loop has to use at rest; blocks a second that are
+    replaced while writing and maintaining, and blocks before the latter.
     """
 
-    pairs: int
+    rounds: int
     seconds: float
     share: float
     rewritten: int
@@ -56,7 +65,7 @@ class _How(NamedTuple):
 
 @click.command("maintenance", short_help="Match latency at rest and beside compaction, passes and checkpoints.")
 @click.option("--blocks", callback=one_size, default="2e6", show_default=True, help="Blocks held.")
-@click.option("--pairs", type=click.IntRange(min=1), default=5, show_default=True, help="Phases of each kind.")
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Phases of each kind.")
 @click.option("--seconds", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Length of a phase.")
 @click.option(
     "--load",
@@ -71,7 +80,7 @@ class _How(NamedTuple):
     type=click.IntRange(min=1),
     default=5000,
     show_default=True,
-    help="Blocks a second that are removed, and others inserted, while maintaining.",
+    help="Blocks a second that are removed, and others inserted, while writing and maintaining.",
 )
 @click.option(
     "--garbage",
@@ -87,7 +96,7 @@ class _How(NamedTuple):
 def maintenance_command(
     context: click.Context,
     blocks: int,
-    pairs: int,
+    rounds: int,
     seconds: float,
     load_percent: float,
     rewritten: int,
@@ -100,10 +109,10 @@ def maintenance_command(
     """Compare match latencies at rest and while compaction, mark passes and checkpoints run, in alternating phases.
 
     A store eight times as large as its cache holds sequences of one window and of 16. Matches of both arrive at a fixed
-    rate, however long those before take, so that waiting counts. At rest nothing else is done. Before maintenance some
-    sequences are removed and others inserted, which is what there is to compact and to forget. Then compact() is called
-    again and again, a checkpoint is written each half second, and sequences go on being replaced. Afterwards the store
-    is left alone until nothing runs any more.
+    rate, however long those before take, so that waiting counts. At rest nothing else is done. While writing, sequences
+    are removed and others inserted. Before maintenance many are, which is what there is to compact and to forget. Then
+    compact() is called again and again, a checkpoint is written each half second, and sequences go on being replaced.
+    Afterwards the store is left alone until nothing runs any more.
     """
     options = options_for(blocks)
     load, holds = Load(blocks, seed), Holds()
@@ -118,7 +127,7 @@ def maintenance_command(
         gc.collect()
         gc.freeze()  # what the bench made must not be looked through by the collector while it is measured
         with holds.measuring():
-            how = _How(pairs, seconds, load_percent / 100, rewritten, blocks * garbage // 100)
+            how = _How(rounds, seconds, load_percent / 100, rewritten, blocks * garbage // 100)
             rate, phases = runner.run(_measure(folder / "store", load, options, holds, how, progress))
         gc.unfreeze()
     figures = [
@@ -168,12 +177,12 @@ async def _measure(
         while store.stats().unloaded_partitions:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
         rate = await _rate(load, holds, how)
-        task = progress.add_task("at rest and maintaining", total=2 * how.pairs)
-        for _ in range(how.pairs):
-            for rewrite in (None, how.rewritten):
-                if rewrite is not None:
+        task = progress.add_task("at rest, writing, maintaining", total=len(WHEN) * how.rounds)
+        for _ in range(how.rounds):
+            for when in WHEN:
+                if when == MAINTAINING:
                     await load.replace(how.garbage)
-                phases.append(await load.phase(rate, how.seconds, holds, rewrite))
+                phases.append(await load.phase(rate, how.seconds, holds, when, how.rewritten))
                 progress.advance(task)
     return rate, phases
 
@@ -185,40 +194,43 @@ async def _rate(load: Load, holds: Holds, how: _How) -> float:
     seconds = min(how.seconds, CALIBRATION_S_MAX)
     rate = CALIBRATION_SHARE * await load.closed_loop(seconds)
     for _ in range(CALIBRATIONS):
-        rate *= how.share / (await load.phase(rate, seconds, holds, None)).core_share
+        rate *= how.share / (await load.phase(rate, seconds, holds)).core_share
     return rate
 
 
-def _of(phases: list[Phase], busy: bool) -> list[Phase]:
-    return [phase for phase in phases if phase.busy == busy]
+def _of(phases: list[Phase], when: str) -> list[Phase]:
+    return [phase for phase in phases if phase.when == when]
 
 
 def _latencies(phases: list[Phase]) -> list[Figure]:
-    """Each kind's quantiles over all phases at rest and over all while maintaining, and the ratios of their p99."""
+    """Each kind's quantiles over all phases of each kind, and the ratios of p99 while maintaining."""
     figures = []
     for kind in KINDS:
         for name, share in QUANTILES.items():
-            found = {busy: [_quantile([phase], kind, share) for phase in _of(phases, busy)] for busy in WHEN}
-            pooled = {busy: _quantile(_of(phases, busy), kind, share) for busy in WHEN}
-            for busy, when in WHEN.items():
-                figures.append(_spread(f"{kind}, {name} {when}", "ms", pooled[busy], found[busy]))
+            found = {when: [_quantile([phase], kind, share) for phase in _of(phases, when)] for when in WHEN}
+            pooled = {when: _quantile(_of(phases, when), kind, share) for when in WHEN}
+            figures += [_spread(f"{kind}, {name} {when}", "ms", pooled[when], found[when]) for when in WHEN]
             if name == JUDGED:
-                ratios = [loaded / idle for idle, loaded in zip(found[False], found[True], strict=True)]
-                ratio = pooled[True] / pooled[False]
-                note = "over all phases; the spread is of the pairs"
-                figures.append(_spread(f"{kind}, {name}, ratio", "x", ratio, ratios, target=RATIO_TARGET, note=note))
+                figures.append(_ratio(f"{kind}, {name}, ratio", pooled, found, REST, target=RATIO_TARGET))
+                figures.append(_ratio(f"{kind}, {name}, ratio to {WRITING}", pooled, found, WRITING))
     return figures
+
+
+def _ratio(name: str, pooled: dict[str, float], found: dict[str, list[float]], to: str, **more: Any) -> Figure:
+    ratios = [loaded / other for other, loaded in zip(found[to], found[MAINTAINING], strict=True)]
+    note = "over all phases; the spread is of the rounds"
+    return _spread(name, "x", pooled[MAINTAINING] / pooled[to], ratios, note=note, **more)
 
 
 def _core_shares(phases: list[Phase]) -> list[Figure]:
     """How busy the loop's thread was."""
-    found = {when: [100 * phase.core_share for phase in _of(phases, busy)] for busy, when in WHEN.items()}
+    found = {when: [100 * phase.core_share for phase in _of(phases, when)] for when in WHEN}
     return [measured(f"core used by the loop, {when}", "%", shares) for when, shares in found.items()]
 
 
 def _backlog(phases: list[Phase], rate: float) -> Figure:
     """What was left unanswered at the end of phases at rest: whether the machine keeps up at all."""
-    left = [phase.unanswered / rate * 1e3 for phase in _of(phases, False)]
+    left = [phase.unanswered / rate * 1e3 for phase in _of(phases, REST)]
     note = "of arrivals; if more, the ratios say nothing"
     return _spread("unanswered at rest", "ms", max(left), left, target=BACKLOG_TARGET_MS, note=note)
 
@@ -236,9 +248,9 @@ def _spread(name: str, unit: str, value: float, values: list[float], **rest: Any
 
 def _holds(phases: list[Phase]) -> list[Figure]:
     figures = []
-    for busy, when in WHEN.items():
-        longest = [phase.longest_hold_ms for phase in _of(phases, busy)]
-        over = sum(len(phase.holds_over) for phase in _of(phases, busy))
+    for when in WHEN:
+        longest = [phase.longest_hold_ms for phase in _of(phases, when)]
+        over = sum(len(phase.holds_over) for phase in _of(phases, when))
         note = f"{over} over {HOLD_TARGET_MS:g} ms"
         figures.append(_spread(f"longest hold {when}", "ms", max(longest), longest, target=HOLD_TARGET_MS, note=note))
     return figures
@@ -246,9 +258,9 @@ def _holds(phases: list[Phase]) -> list[Figure]:
 
 def _maintenance(phases: list[Phase]) -> list[Figure]:
     """How often it really ran: without any, the ratios would say nothing."""
-    did = {name: sum(phase.maintenance[name] for phase in _of(phases, True)) for name in phases[0].maintenance}
+    did = {name: sum(phase.maintenance[name] for phase in _of(phases, MAINTAINING)) for name in phases[0].maintenance}
     copied = f"{did['copied_bytes'] / 1e6:,.1f} MB copied"
-    undue = sum(sum(phase.maintenance.values()) for phase in _of(phases, False))
+    undue = sum(sum(phase.maintenance.values()) for phase in _of(phases, REST))
     return [
         measured("checkpoints", "", [did["checkpoints"]], target=1, more_is_better=True, note="while maintaining"),
         measured("mark passes", "", [did["mark_passes"]], target=1, more_is_better=True, note="while maintaining"),
@@ -266,15 +278,14 @@ def _method(blocks: int, how: _How, options: dict[str, Any], phases: list[Phase]
             f"came from it; log files of {options['log_file_bytes'] / (1 << 20):,.1f} MiB"
         ),
         (
-            f"{how.pairs} pairs of phases of {how.seconds:g} s; matches with locations by match_ids, "
+            f"{how.rounds} rounds of phases of {how.seconds:g} s; matches with locations by match_ids, "
             f"{100 * LONG_SHARE:.0f} % of them of 16 windows; latency: from when a match was due to its answer; the "
             f"rate is set before: the loop's thread uses {100 * how.share:.0f} % of a core at rest, about"
         ),
         (
-            f"maintaining: {how.garbage:,} blocks replaced before, {how.rewritten:,} a second meanwhile by remove_ids "
-            "and insert_ids (their cost is in the latencies too), checkpoint() each "
-            f"{CHECKPOINT_EVERY_S:g} s, compact() again and again; afterwards, until nothing has run for half a "
-            "second, nothing is measured"
+            f"writing: {how.rewritten:,} blocks a second are replaced by remove_ids and insert_ids; maintaining: too, "
+            f"and {how.garbage:,} blocks were replaced before, checkpoint() each {CHECKPOINT_EVERY_S:g} s, compact() "
+            "again and again; afterwards, until nothing has run for half a second, nothing is measured"
         ),
         (
             "longest hold: wall time of any callback of asyncio's own loop, the bench's included, less the time "
