@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
-from sarpstore_tools import crashcheck
+from sarpstore_tools import crashcheck, killpoints
 from sarpstore_tools.bench.shapes import locations_of
 from sarpstore_tools.crashing import Began, namespace_of, tree_of
 from sarpstore_tools.main import main
@@ -38,6 +41,64 @@ def test_nothing_acknowledged_is_lost_over_a_few_kills(capsys, tmp_path, durabil
     assert figures["acknowledged insertions"]["value"] > 0
     assert figures["lost blocks"]["value"] == figures["wrong answers"]["value"] == 0
     assert figures["verify faults"]["passed"]
+
+
+def test_a_writer_kills_itself_at_named_points(capsys, tmp_path):
+    report = tmp_path / "report.json"
+    status, out, _ = crashtest(capsys, "--points", "--removals", "--kills", "6", "--seed", "3", "--json", str(report))
+    assert status == 0, out
+    figures = {figure["name"]: figure for figure in json.loads(report.read_bytes())["figures"]}
+    assert figures["kills"]["value"] == 6
+    assert figures["kills at named points"]["value"] >= 3, "most points come within two seconds"
+
+
+@pytest.mark.parametrize(
+    ("point", "when"), [(point, when) for point in killpoints.POINTS for when in killpoints.moments_of(point)]
+)
+def test_a_kill_point_is_before_within_or_after_its_call(tmp_path, point, when):
+    """The second of the calls: the first one's work is done, and nothing that comes behind."""
+    status = subprocess.run(
+        [sys.executable, "-c", CALLS, str(tmp_path), point, when], capture_output=True, check=False
+    ).returncode
+    assert status == -signal.SIGKILL
+    call, kind = point.split()
+    names = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    done = when == "after"
+    match call:
+        case "create":
+            assert f"1.{kind}" in names
+            assert (f"2.{kind}" in names) == done
+        case "write":
+            assert names[f"1.{kind}"] == b"12345678"
+            assert names[f"2.{kind}"] == {"before": b"", "halfway": b"1234", "after": b"12345678"}[when]
+        case "rename":
+            assert f"1.{kind}.new" in names
+            assert (f"2.{kind}.new" in names) == done
+        case "remove":
+            assert f"1.{kind}" not in names
+            assert (f"2.{kind}" in names) != done
+
+
+CALLS = """
+import os, sys
+from sarpstore_tools import killpoints
+folder, point, when = sys.argv[1:]
+call, kind = point.split()
+os.chdir(folder)
+killpoints.arm(killpoints.KillPoint(point=point, nth=2, when=when))
+suffix = "log" if kind == "folder" else kind
+for number in range(1, 4):
+    name = f"{number}.{suffix}"
+    fd = os.open(name, os.O_RDWR | os.O_CREAT)
+    os.open(f"{number}.stats", os.O_RDWR | os.O_CREAT)  # of another kind
+    os.pwritev(fd, [b"12345678"], 0)
+    os.fdatasync(fd)
+    os.fsync(os.open(".", os.O_RDONLY))
+    if call == "rename":
+        os.replace(name, name + ".new")
+    elif call == "remove":
+        os.unlink(name)
+"""
 
 
 def test_a_store_that_is_not_new_is_refused(capsys, tmp_path):

@@ -19,6 +19,7 @@ import sarpstore
 from sarpstore_tools.bench.machine import event_loop
 from sarpstore_tools.bench.shapes import Ids, family, locations_of
 from sarpstore_tools.bench.worker import Failed, Parent
+from sarpstore_tools.killpoints import KillPoint, arm
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -40,7 +41,7 @@ Where = Literal["opening", "inserting", "checkpointing", "closing", "closed"]
 class CrashJob(msgspec.Struct, kw_only=True):
     """One round. Trees below `first_tree` were used by earlier ones; after `close_after` seconds, it closes.
 
-    `removals`: blocks are removed, too, as `churning` does.
+    `removals`: blocks are removed, too, as `churning` does. `point`: where it kills itself.
     """
 
     store: str
@@ -50,6 +51,7 @@ class CrashJob(msgspec.Struct, kw_only=True):
     first_tree: int
     close_after: float | None
     removals: bool = False
+    point: KillPoint | None = None
 
 
 class Phase(msgspec.Struct, tag=True):
@@ -97,6 +99,8 @@ def main() -> int:
     logging.getLogger("sarpstore").setLevel(logging.ERROR)
     job = msgspec.json.decode(sys.argv[1], type=CrashJob)
     parent = Parent()
+    if job.point is not None:
+        arm(job.point)
     try:
         with asyncio.Runner(loop_factory=event_loop()[1]) as runner:
             runner.run(_kind_of(job)(job, parent).run())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
+import signal
 import threading
 import time
 from collections import Counter
@@ -25,6 +26,7 @@ from sarpstore_tools.churncheck import ChurnOracle
 from sarpstore_tools.churning import TREES, Churned
 from sarpstore_tools.crashcheck import NOT_CHECKED, Checked, Oracle, verify_faults
 from sarpstore_tools.crashing import Acknowledged, Began, CrashJob, Message, Phase, Where
+from sarpstore_tools.killpoints import KillPoint, any_point
 
 MODULE = "sarpstore_tools.crashing"
 OLD_TREES_CHECKED = 100
@@ -41,6 +43,9 @@ AIMS: dict[Where, tuple[float, float, float]] = {
 }
 
 
+POINT_SECONDS_MAX = 2.0
+"""A process that has not come to its point by then is killed where it is."""
+
 # With removals it is history that matters, of one small store: many short rounds.
 REMOVALS_SECONDS_SHARE = 0.4
 REMOVALS_VERIFIED_EVERY = 10
@@ -50,6 +55,7 @@ class Round(msgspec.Struct, kw_only=True):
     """What one kill left. `broken`: the process ended or hung by itself, or the store does not open."""
 
     where: str
+    point: KillPoint | None
     insertions: int
     blocks: int
     checked: Checked
@@ -63,6 +69,7 @@ class Round(msgspec.Struct, kw_only=True):
 @click.option("--durability", type=click.Choice(["always", "interval", "never"]), default="always", show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of blocks and moments (default: a new one, shown).")
 @click.option("--removals", is_flag=True, help="Remove, too: short rounds, on a few small trees.")
+@click.option("--points", is_flag=True, help="The writer kills itself at named points, of its system calls.")
 @click.option(
     "--seconds-max", type=click.FloatRange(min=0, min_open=True), help="Start no round after so many seconds."
 )
@@ -75,6 +82,7 @@ def crashtest(
     durability: Literal["always", "interval", "never"],
     seed: int | None,
     removals: bool,
+    points: bool,
     seconds_max: float | None,
     store: Path | None,
     json_file: Any,
@@ -89,6 +97,9 @@ def crashtest(
     own. After each kill every holder must have exactly what some number of its operations made, in their order, and at
     least those that were acknowledged: nothing that was removed comes back.
 
+    With --points it is not killed at a random moment, but kills itself before, within or after some call that creates,
+    writes, syncs, renames or removes a log file, images or a checkpoint, or syncs the folder.
+
     Exit status: 0 if nothing was lost, wrong or faulty, 1 otherwise, 2 if the test could not be done.
     """
     seed = secrets.randbits(32) if seed is None else seed
@@ -97,7 +108,7 @@ def crashtest(
     with work_folder(store) as folder, Progress(*columns, console=Console(stderr=True)) as progress:
         machine = this_machine(folder)
         task = progress.add_task(f"kills (seed {seed})", total=kills)
-        test = _CrashTest(str(folder / "store"), durability, seed, removals=removals)
+        test = _CrashTest(str(folder / "store"), durability, seed, removals=removals, points=points)
         while len(test.rounds) < kills and time.monotonic() < deadline and not test.is_over:
             test.round(is_last=len(test.rounds) + 1 == kills)
             progress.update(task, completed=len(test.rounds))
@@ -108,9 +119,16 @@ class _CrashTest:
     """One store through all rounds."""
 
     def __init__(
-        self, store: str, durability: Literal["always", "interval", "never"], seed: int, *, removals: bool
+        self,
+        store: str,
+        durability: Literal["always", "interval", "never"],
+        seed: int,
+        *,
+        removals: bool,
+        points: bool,
     ) -> None:
         self.removals = removals
+        self.points = points
         self.seed = seed
         self.durability = durability
         self.rounds: list[Round] = []
@@ -133,9 +151,13 @@ class _CrashTest:
             first_tree=max(before, default=-1) + 1,
             close_after=self._random.uniform(0.02, 0.3) * share if aim == "closing" else None,
             removals=self.removals,
+            point=any_point(self._random) if self.points else None,
         )
         listener = _Listener(Worker(MODULE, job, Message | Churned))
-        listener.kill_after(aim, self._random.uniform(*AIMS[aim][1:]) * share)
+        if self.points:
+            listener.await_death(POINT_SECONDS_MAX)
+        else:
+            listener.kill_after(aim, self._random.uniform(*AIMS[aim][1:]) * share)
         touched = set()
         for op in listener.ops.values():
             self._oracle.began(op)
@@ -146,9 +168,10 @@ class _CrashTest:
         if not is_last:
             old = self._random.sample(before, min(len(before), OLD_TREES_CHECKED))
         verified = is_last or not self.removals or len(self.rounds) % REMOVALS_VERIFIED_EVERY == 0
-        self.rounds.append(self._check(listener, sorted({*touched, *old}), verified=verified))
+        point = job.point if listener.killed_itself else None
+        self.rounds.append(self._check(listener, point, sorted({*touched, *old}), verified=verified))
 
-    def _check(self, listener: _Listener, trees: list[int], *, verified: bool) -> Round:
+    def _check(self, listener: _Listener, point: KillPoint | None, trees: list[int], *, verified: bool) -> Round:
         # A reader leaves the files as they are: then the next round's writer finds what this one's kill left.
         read_only = self._random.random() < 0.5
         checked, faults, fault = Checked(), 0, ""
@@ -163,6 +186,7 @@ class _CrashTest:
         self.is_over = bool(broken)
         return Round(
             where=listener.where,
+            point=point,
             insertions=len(listener.acknowledged),
             blocks=sum(_inserted(listener.ops[number]) for number in listener.acknowledged),
             checked=checked,
@@ -193,6 +217,7 @@ class _Listener(threading.Thread):
         self.acknowledged: list[int] = []
         self.where: str = "starting"
         self.failed = ""
+        self.killed_itself = False
         self._worker = worker
         self._changed = threading.Condition()
         self._reached: set[str] = set()
@@ -223,13 +248,31 @@ class _Listener(threading.Thread):
             hung = not self._reached & {where, ""}
         time.sleep(seconds)
         ended = self._worker.process.poll() is not None
-        self._worker.kill()
-        self.join()
-        self._worker.stop()
+        self._bury()
         if ended:
             self.failed = self.failed or f"it ended by itself with status {self._worker.process.returncode}"
         elif hung:
             self.failed = f"it hung while {self.where}"
+
+    def await_death(self, seconds: float) -> None:
+        """Let it kill itself, or so many seconds after it began to insert kill it."""
+        with self._changed:
+            hung = not self._changed.wait_for(lambda: self._reached & {"inserting", ""}, WAIT_SECONDS_MAX)
+            ended = self._changed.wait_for(lambda: "" in self._reached, seconds)
+        if ended:
+            status = self._worker.process.wait()
+            self.killed_itself = status == -signal.SIGKILL
+            if not self.killed_itself:
+                self.failed = self.failed or f"it ended by itself with status {status}"
+        elif hung:
+            self.failed = f"it hung while {self.where}"
+        self._bury()
+
+    def _bury(self) -> None:
+        """Kill it, if it lives, and hear it out."""
+        self._worker.kill()
+        self.join()
+        self._worker.stop()
 
 
 def _report(machine: Machine, test: _CrashTest, kills: int) -> Report:
@@ -244,6 +287,7 @@ def _report(machine: Machine, test: _CrashTest, kills: int) -> Report:
         _count(f"acknowledged {operations}", sum(one.insertions for one in rounds)),
         _count("acknowledged blocks", sum(one.blocks for one in rounds), note="of all insertions together"),
         _count("lost blocks", sum(one.checked.lost_blocks for one in rounds), target=0.0, note=queries),
+        *_points(test),
         *_returned(test),
         _count("wrong answers", sum(one.checked.wrong for one in rounds), target=0.0, note=queries),
         _count("damaged records", sum(one.checked.damaged for one in rounds), target=0.0, note="a kill damages none"),
@@ -253,7 +297,7 @@ def _report(machine: Machine, test: _CrashTest, kills: int) -> Report:
     if recovery:
         figures.append(measured("recovery", "ms", recovery, note="open() to the first answer, page cache warm"))
     failures = [
-        f"round {number} (killed while {one.where}): {text}"
+        f"round {number} (killed while {one.where}{_place(one.point)}): {text}"
         for number, one in enumerate(rounds, start=1)
         for text in one.messages
     ]
@@ -265,8 +309,21 @@ def _report(machine: Machine, test: _CrashTest, kills: int) -> Report:
     )
 
 
+def _place(point: KillPoint | None) -> str:
+    return f", {point.when} {point.point} number {point.nth}" if point else ""
+
+
 def _count(name: str, value: float, **rest: Any) -> Figure:
     return Figure(name=name, unit="", value=value, least=value, greatest=value, **rest)
+
+
+def _points(test: _CrashTest) -> list[Figure]:
+    """Where it killed itself; the rest of the kills came before it got there."""
+    if not test.points:
+        return []
+    found = Counter(one.point.point for one in test.rounds if one.point)
+    note = ", ".join(f"{point} {count}" for point, count in sorted(found.items()))
+    return [_count("kills at named points", found.total(), note=note)]
 
 
 def _returned(test: _CrashTest) -> list[Figure]:
@@ -297,10 +354,12 @@ def _method(test: _CrashTest) -> list[str]:
             f"every sequence of all {len(TREES)} trees; what matches of a holder's must be what some number of its "
             "operations made, at least the acknowledged ones"
         )
+    moments = (
+        f"{least * share:g} to {most * share:g} s after inserting began, or aimed at an open, a checkpoint or a close"
+    )
+    if test.points:
+        moments = "by itself, before, within or after a system call that changes its files"
     return [
-        (
-            f"seed {test.seed}; durability {test.durability}; SIGKILL, {least * share:g} to {most * share:g} s after "
-            "inserting began, or aimed at an open, a checkpoint or a close; one store through all rounds"
-        ),
+        f"seed {test.seed}; durability {test.durability}; SIGKILL, {moments}; one store through all rounds",
         f"{asked}; half of the checks open read-only, so that the next writer recovers by itself",
     ]
