@@ -1,4 +1,4 @@
-"""A backend that a test completes by hand, and a file that it can hold up."""
+"""A backend that a test completes by hand, a scheduler on it, and a file that the test can hold up."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import threading
 
 from sarpstore._errors import StorageError
 from sarpstore._files import MemoryFolder
+from sarpstore._io import Scheduler
 from sarpstore._kernel import ffi, lib
+
+PAGE = 4096
 
 
 @functools.cache
-def pattern(page, page_bytes=4096):
+def pattern(page, page_bytes=PAGE):
     """Page content that no other page or shift of it has."""
     return b"".join(b"%08x" % (page * page_bytes + at) for at in range(0, page_bytes, 8))
 
@@ -25,6 +28,17 @@ def filled(folder, name, pages):
 
 def memory_file(pages=64, name="a"):
     return filled(MemoryFolder(), name, pages)
+
+
+def make_scheduler(backend, file, **options):
+    """A scheduler with the file under slot 0."""
+    scheduler = Scheduler(backend, **options)
+    scheduler.attach(0, file)
+    return scheduler
+
+
+def start(coroutine):
+    return asyncio.ensure_future(coroutine)
 
 
 async def turns(count=5):

@@ -6,39 +6,11 @@ import asyncio
 import errno
 
 import pytest
-from io_helpers import ManualBackend, key, memory_file, pattern, read_pages, turns
+from io_helpers import PAGE, key, make_scheduler, memory_file, pattern, read_pages, start, turns
 
 from sarpstore._errors import ClosedError, LimitError, OptionError, StorageError
 from sarpstore._io import BACKGROUND, MATCHING, Scheduler, Ticket
 from sarpstore._kernel import ffi
-
-PAGE = 4096
-
-
-@pytest.fixture
-def backend():
-    return ManualBackend()
-
-
-@pytest.fixture
-def file():
-    return memory_file()
-
-
-def make(backend, file, **options):
-    """A scheduler with the file under slot 0."""
-    scheduler = Scheduler(backend, **options)
-    scheduler.attach(0, file)
-    return scheduler
-
-
-@pytest.fixture
-async def scheduler(backend, file):
-    return make(backend, file)
-
-
-def start(coroutine):
-    return asyncio.ensure_future(coroutine)
 
 
 def offsets(backend):
@@ -140,7 +112,7 @@ async def test_pages_of_slots_without_a_file_are_given_back(scheduler, backend):
 
 
 async def test_neighbours_are_one_read_up_to_the_bound(backend, file):
-    scheduler = make(backend, file, coalesce_pages=4)
+    scheduler = make_scheduler(backend, file, coalesce_pages=4)
     scheduler.attach(1, memory_file(name="b"))
     wanted = [6, 1, 0, 2, 3, 4, 10, key(5, 1)]
     task = start(read_pages(scheduler, wanted))
@@ -162,7 +134,7 @@ async def test_the_last_page_of_a_slot_and_the_first_of_the_next_are_two_reads(s
 
 
 async def test_reads_in_flight_are_bounded_and_the_rest_waits_in_order(backend, file):
-    scheduler = make(backend, file, queue_depth=3)
+    scheduler = make_scheduler(backend, file, queue_depth=3)
     tasks = []
     for page in range(0, 40, 4):
         tasks.append(start(read_pages(scheduler, [page])))
@@ -180,7 +152,7 @@ async def test_reads_in_flight_are_bounded_and_the_rest_waits_in_order(backend, 
 
 
 async def test_reads_that_wait_take_no_memory(backend, file):
-    scheduler = make(backend, file, queue_depth=2)
+    scheduler = make_scheduler(backend, file, queue_depth=2)
     task = start(read_pages(scheduler, range(0, 60, 2)))
     await turns()
     assert scheduler.table.c.frames_used == 2
@@ -189,7 +161,7 @@ async def test_reads_that_wait_take_no_memory(backend, file):
 
 
 async def test_matching_goes_before_background(backend, file):
-    scheduler = make(backend, file, queue_depth=1)
+    scheduler = make_scheduler(backend, file, queue_depth=1)
     wishes = [(0, MATCHING), (2, BACKGROUND), (4, MATCHING), (6, BACKGROUND), (8, MATCHING)]
     tasks = []
     for page, priority in wishes:
@@ -201,7 +173,7 @@ async def test_matching_goes_before_background(backend, file):
 
 
 async def test_background_takes_a_small_share_of_the_places(backend, file):
-    scheduler = make(backend, file, queue_depth=16)
+    scheduler = make_scheduler(backend, file, queue_depth=16)
     background = start(scheduler.read(file, 0, 1 << 24))
     await turns()
     assert len(backend.pending) == 2
@@ -213,7 +185,7 @@ async def test_background_takes_a_small_share_of_the_places(backend, file):
 
 
 async def test_background_does_not_starve(backend, file):
-    scheduler = make(backend, file, queue_depth=1, coalesce_pages=1)
+    scheduler = make_scheduler(backend, file, queue_depth=1, coalesce_pages=1)
     tasks = [start(read_pages(scheduler, [page])) for page in range(60)]
     tasks += [start(read_pages(scheduler, [page], BACKGROUND)) for page in (61, 63)]
     await finish_one_by_one(backend)
@@ -223,7 +195,7 @@ async def test_background_does_not_starve(backend, file):
 
 
 async def test_a_match_takes_a_waiting_background_read_with_it(backend, file):
-    scheduler = make(backend, file, queue_depth=1)
+    scheduler = make_scheduler(backend, file, queue_depth=1)
     first = start(read_pages(scheduler, [0]))
     background = [start(read_pages(scheduler, [page, page + 1], BACKGROUND)) for page in (10, 20, 30)]
     await turns()
@@ -365,7 +337,7 @@ async def test_cancelling_just_when_the_pages_are_there(scheduler, backend):
 
 
 async def test_more_pages_than_may_be_held_are_refused(backend, file):
-    scheduler = make(backend, file, pages_held_max=8)
+    scheduler = make_scheduler(backend, file, pages_held_max=8)
     with pytest.raises(LimitError, match="more than 8 pages"):
         await scheduler.bring(range(9))
     await turns()
@@ -413,127 +385,6 @@ async def test_the_slot_used_longest_ago(scheduler, backend):
         assert slot == expected
         if slot is not None:
             await scheduler.detach(slot)
-
-
-async def test_a_large_read_is_cut_in_pieces_of_one_mebibyte(backend):
-    scheduler = Scheduler(backend, queue_depth=64)
-    file = memory_file(pages=1024)
-    content = b"".join(map(pattern, range(1024)))
-    task = start(scheduler.read(file, 100, (3 << 20) + 7))
-    await turns()
-    assert backend.submitted == [("a", 100 + (n << 20), 1 << 20) for n in range(3)] + [("a", 100 + (3 << 20), 7)]
-    backend.finish()
-    result = await task
-    assert result.readonly
-    assert result == content[100 : 107 + (3 << 20)]
-
-
-@pytest.mark.parametrize("offset", [0, 1, 4095, 1 << 20, (1 << 22) - 1, 1 << 22, 1 << 23])
-async def test_a_large_read_ends_with_the_file(scheduler, backend, offset):
-    file = memory_file(pages=1024)
-    task = start(scheduler.read(file, offset, 1 << 23))
-    await turns()
-    while backend.pending:
-        backend.finish()
-    assert len(await task) == max(0, (1 << 22) - offset)
-
-
-async def test_a_large_read_has_no_gap_where_the_file_grows_meanwhile(scheduler, backend):
-    file = memory_file(pages=300)
-    task = start(scheduler.read(file, 0, 4 << 20, MATCHING))
-    await turns()
-    backend.finish(3)  # the second piece ends short, the third, which lies behind the end, with nothing
-    file.write(300 * PAGE, bytes((4 << 20) - 300 * PAGE))
-    while backend.pending:
-        backend.finish()
-    found = await task
-    assert found == (b"".join(map(pattern, range(300))) + bytes(4 << 20))[: len(found)]
-    assert len(found) >= 300 * PAGE
-
-
-async def test_a_large_read_with_a_bad_piece_fails(scheduler, backend, file):
-    task = start(scheduler.read(file, 0, 3 << 20, MATCHING))
-    await turns()
-    backend.finish(1)
-    backend.finish(1, errno.EIO)
-    while backend.pending:
-        backend.finish()
-    with pytest.raises(StorageError, match="read of memory:/a failed"):
-        await task
-
-
-async def test_ranges_have_their_own_errors(scheduler, backend, file):
-    task = start(scheduler.try_read_many([(file, 0, 10), (file, -1, 10), (file, 8192, 10)], MATCHING))
-    await turns()
-    backend.finish(1)
-    backend.finish(1, errno.EIO)
-    found = await task
-    assert found[0] == pattern(0)[:10]
-    assert [error.errno for error in found[1:]] == [errno.EINVAL, errno.EIO]
-
-
-async def test_a_call_returns_or_raises(scheduler, backend):
-    def stop():
-        raise StopIteration(5)
-
-    tasks = [start(scheduler.run(divmod, 7, 2)), start(scheduler.run(divmod, 7, 0)), start(scheduler.run(stop))]
-    await turns()
-    backend.finish_calls()
-    results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert results[0] == (3, 1)
-    assert [type(error) for error in results[1:]] == [ZeroDivisionError, RuntimeError]
-
-
-async def test_cancelling_a_call_does_not_stop_it(scheduler, backend):
-    seen = []
-    task = start(scheduler.run(seen.append, 1))
-    await turns()
-    task.cancel()
-    await turns()
-    backend.finish_calls()
-    assert seen == [1]
-
-
-async def test_close_waits_for_all_that_was_asked_for(backend, file):
-    scheduler = make(backend, file, queue_depth=2)
-    tasks = [
-        start(read_pages(scheduler, range(0, 8, 2))),
-        start(scheduler.read(file, 0, 10)),
-        start(scheduler.run(divmod, 7, 2)),
-    ]
-    cancelled = start(read_pages(scheduler, [40]))
-    await turns(1)
-    cancelled.cancel()
-    closing = [start(scheduler.close()), start(scheduler.close())]
-    await turns()
-    for refused in (scheduler.bring([0]), scheduler.read(file, 0, 10), scheduler.run(divmod, 7, 2)):
-        with pytest.raises(ClosedError):
-            await refused
-    with pytest.raises(ClosedError):
-        scheduler.attach(1, file)
-    while backend.pending:
-        assert backend.stopped == 0
-        backend.finish(1)
-        await turns()
-    assert not any(task.done() for task in closing)
-    backend.finish_calls()
-    await asyncio.gather(*tasks, *closing)
-    assert backend.stopped == 2
-    assert scheduler.table.files == {}
-    await scheduler.close()
-
-
-async def test_a_cancelled_close_can_be_repeated(scheduler, backend):
-    task = start(read_pages(scheduler, [0]))
-    await turns()
-    closing = start(scheduler.close())
-    await turns()
-    closing.cancel()
-    await turns()
-    backend.finish()
-    await scheduler.close()
-    assert len(await task) == 1
-    assert backend.stopped == 1
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Log records made by hand: any field may say anything, and the checksums hold."""
+"""Log records and summary entries made by hand: any field may say anything, and the checksums hold."""
 
 from __future__ import annotations
 
@@ -63,3 +63,13 @@ def starts(page: Any) -> list[int]:
             out.append(at)
         at += max(1, -(-length // fmt.UNIT)) * fmt.UNIT
     return out
+
+
+SUMMARY_FIELDS = {"key": 5, "n": 9, "d": 3, "root_key": 6, "dp": 2, "type": 1, "supersedes": 0, "units": 200}
+"""An entry that a writer could have made."""
+
+
+def summary_entry(**fields: int) -> bytes:
+    f = SUMMARY_FIELDS | fields
+    word0 = f["key"] | f["n"] << 48 | f["d"] << 56
+    return struct.pack("<QQQII", word0, f["root_key"] | f["dp"] << 48 | f["type"] << 56, f["supersedes"], f["units"], 0)

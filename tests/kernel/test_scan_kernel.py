@@ -3,101 +3,25 @@
 from __future__ import annotations
 
 import random
-import struct
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kernel_machine import Machine
-from kernel_operations import Setup
-from kernel_views import UUID, changes_list, parse_segment
+from kernel_views import UUID, parse_segment
 from records import get, put, seal, starts
-from strategies import Insert
+from scans import FILE, FIRST_PAGE, SETUP, Log, log_of, machine_of, position_at, scan, several_commits
 
 from sarpstore import VersionError
 from sarpstore import _format as fmt
 from sarpstore._kernel import CHANGE_DTYPE, FEATURES, FOUND_COMMIT_DTYPE, crc32c, ffi, lib, pointer
-from sarpstore._log.base import Base
-from sarpstore._log.commits import CommitBuffer, seal_record, summary_of, summary_record
 
-FILE = 1
-FIRST_PAGE = fmt.LOG_HEADER_BYTES // fmt.PAGE
-SETUP = Setup((0,), 14, 4, 64, 4096, scalar=False)
 both_paths = pytest.mark.parametrize("features", sorted({0, FEATURES}))
 
 
-@dataclass(frozen=True)
-class Found:
-    """All that a scan says."""
-
-    changes: list[tuple[int, ...]]
-    commits: list[tuple[int, ...]]
-    damaged: list[int]
-    state: tuple[int, ...]
-
-    @property
-    def complete(self) -> list[int]:
-        return [c[0] for c in self.commits if c[4] & lib.SARP_COMMIT_COMPLETE]
-
-
-def scan(
-    machine: Machine, data: bytes, slices: tuple[int, ...] = (), features: int = FEATURES, limits: int | None = None
-) -> Found:
-    """Scan pages from the file's first on, in slices of so many pages (then the rest)."""
-    pages = len(data) // fmt.PAGE
-    # The exact bytes, in memory of their own, so that a sanitizer sees one byte too many.
-    memory = ffi.new("uint8_t[]", data)
-    room = limits or max(1, pages) * fmt.PAGE_UNITS
-    state, uuid = ffi.new("sarp_scan *"), ffi.new("uint8_t[16]", UUID)
-    state.uuid, state.file_number, state.location_bytes, state.features = uuid, FILE, 14, features
-    state.begin_page = state.next_page = FIRST_PAGE
-    changes_out, commits_out, damaged_out = [], [], []
-    at, sizes = 0, list(slices)
-    while at < pages:
-        changes, commits = np.zeros(room, CHANGE_DTYPE), np.zeros(max(1, room // 64), FOUND_COMMIT_DTYPE)
-        damaged = np.zeros(room, "<u8")
-        found = ffi.new("sarp_found *")
-        found.changes, found.change_limit = pointer("sarp_change *", changes), len(changes)
-        found.commits, found.commit_limit = pointer("sarp_found_commit *", commits), len(commits)
-        found.damaged, found.damaged_limit = pointer("uint64_t *", damaged), len(damaged)
-        count = min(sizes.pop(0) if sizes else pages, pages - at)
-        done = lib.sarp_scan_pages(state, machine.directory.base.c, memory + at * fmt.PAGE, count, found)
-        assert done <= count
-        assert done or not count
-        assert found.change_count <= len(changes)
-        assert found.commit_count <= len(commits)
-        assert found.damaged_count <= len(damaged)
-        if found.unknown_at:
-            raise VersionError(str(found.unknown_at))
-        changes_out += [(*row, int(t)) for row, t in zip(changes_list(changes), changes["type"], strict=True)][
-            : found.change_count
-        ]
-        commits_out += [tuple(row) for row in commits[: found.commit_count].tolist()]
-        damaged_out += damaged[: found.damaged_count].tolist()
-        at += done
-    rest = state.begin_page, state.next_page, state.checksum, state.records, state.flawed, state.number, state.sequence
-    return Found(changes_out, commits_out, damaged_out, tuple(map(int, rest)))
-
-
-def machine_of(*paths: str, freeze_every: int = 100) -> Machine:
-    machine = Machine(SETUP)
-    for number, path in enumerate(paths):
-        machine.apply(Insert(path, number % 2, 0, number))
-        if number % freeze_every == freeze_every - 1:
-            machine.settle()
-    machine.settle()
-    return machine
-
-
-def log_of(machine: Machine) -> bytes:
-    return bytes(machine.log[FILE][fmt.LOG_HEADER_BYTES :])
-
-
 @pytest.fixture(scope="module")
-def small() -> tuple[Machine, bytes]:
+def small() -> Log:
     """One commit of five records in two pages."""
     machine = machine_of("a" * 9, "b", "a" * 4 + "c" * 60, "c" * 70)
     data = log_of(machine)
@@ -107,15 +31,8 @@ def small() -> tuple[Machine, bytes]:
 
 
 @pytest.fixture(scope="module")
-def large() -> tuple[Machine, bytes]:
-    """Seven commits, some of one page."""
-    rng = random.Random(8)
-    paths = ["".join(rng.choice("ab") * rng.randrange(1, 70) for _ in range(4)) for _ in range(30)]
-    machine = machine_of(*paths, freeze_every=4)
-    return machine, log_of(machine)
-
-
-Log = tuple[Machine, bytes]
+def large() -> Log:
+    return several_commits()
 
 
 # What is whole
@@ -285,10 +202,6 @@ def test_garbage_is_no_record() -> None:
 # Valid checksums, and fields that no writer makes
 
 
-def position_at(at: int) -> int:
-    return fmt.position(FILE, fmt.LOG_HEADER_BYTES + at)
-
-
 @pytest.mark.parametrize(
     "fields",
     [
@@ -447,167 +360,3 @@ def hostile_base() -> Log:
         machine = machine_of("a" * 9, "b", "a" * 4 + "c" * 60, "c" * 70, "ab" * 40)
         _BASE.append((machine, log_of(machine)))
     return _BASE[0]
-
-
-# Summaries
-
-
-def summary_changes(entries: bytes, count: int) -> tuple[int, Any]:
-    out = np.zeros(max(1, count), CHANGE_DTYPE)
-    source = ffi.new("uint8_t[]", entries or b"\0")
-    base = Base(bytes(16), fmt.ROUTINGS.index("divergence"))
-    status = lib.sarp_summary_changes(base.c, FILE, source, count, pointer("sarp_change *", out))
-    return status, out[:count]
-
-
-def test_summaries_give_the_changes(large: Log) -> None:
-    machine, _ = large
-    changes = machine.scan_file(FILE, 0).changes
-    status, again = summary_changes(summary_of(changes).tobytes(), len(changes))
-    assert status == lib.SARP_OK
-    assert changes_list(again) == changes_list(changes)
-    assert np.all(again["type"] == fmt.RECORD_SEGMENT)
-    assert not np.any(again["commit"])
-    assert summary_changes(b"", 0)[0] == lib.SARP_OK
-
-
-GOOD = {"key": 5, "n": 9, "d": 3, "root_key": 6, "dp": 2, "type": 1, "supersedes": 0, "units": 200}
-
-
-def summary_entry(**fields: int) -> bytes:
-    f = GOOD | fields
-    word0 = f["key"] | f["n"] << 48 | f["d"] << 56
-    return struct.pack("<QQQII", word0, f["root_key"] | f["dp"] << 48 | f["type"] << 56, f["supersedes"], f["units"], 0)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{"n": 0}, {"n": 65}, {"n": 3}, {"d": 9}, {"d": 255}, {"dp": 64}, {"units": 1 << 24}, {"units": 1 << 31}],
-    ids=str,
-)
-def test_bad_summary_entries_are_refused(fields: dict[str, int]) -> None:
-    assert summary_changes(summary_entry(), 1)[0] == lib.SARP_OK
-    assert summary_changes(summary_entry(**fields), 1)[0] == lib.SARP_INVALID
-    assert summary_changes(summary_entry(units=100) + summary_entry(**fields), 2)[0] == lib.SARP_INVALID
-
-
-def test_summary_entries_stand_in_order_of_place() -> None:
-    assert summary_changes(summary_entry(units=199) + summary_entry(), 2)[0] == lib.SARP_OK
-    assert summary_changes(summary_entry(units=200) + summary_entry(), 2)[0] == lib.SARP_INVALID
-    assert summary_changes(summary_entry(units=201) + summary_entry(), 2)[0] == lib.SARP_INVALID
-    # Fields of other types mean nothing.
-    assert summary_changes(summary_entry(type=4, n=0, d=9, dp=99), 1)[0] == lib.SARP_OK
-
-
-def test_garbage_for_a_summary() -> None:
-    rng = random.Random(2)
-    for _ in range(2000):
-        count = rng.randrange(1, 5)
-        status, changes = summary_changes(rng.randbytes(32 * count), count)
-        if status == lib.SARP_OK:
-            segments = changes[changes["type"] == fmt.RECORD_SEGMENT]
-            assert np.all((segments["d"] < segments["n"]) & (segments["n"] <= 64) & (segments["dp"] < 64))
-
-
-# Appending
-
-
-def new_commit(pages: int) -> CommitBuffer:
-    buffer = CommitBuffer(UUID, 14, pages)
-    buffer.begin(FILE, 0, fmt.LOG_HEADER_BYTES, 1, 1, pages)
-    return buffer
-
-
-def record_of(length: int) -> bytes:
-    record = bytearray(max(length, 64))
-    put(record, 0, length=length, type=200, flags=fmt.FLAG_IGNORABLE, header_units=1)
-    return bytes(record)
-
-
-def test_appending_keeps_to_its_bounds() -> None:
-    machine, buffer = Machine(SETUP), new_commit(4)
-    for length in (0, 1, 63, 4097, 65535):
-        assert buffer.append(record_of(length)) == 0
-    assert (buffer.records, buffer.pages, buffer.next_sequence) == (0, 0, 1)
-    assert buffer.append(record_of(4096)) == position_at(0)
-    assert buffer.append(record_of(64)) == position_at(fmt.PAGE)
-    # Best fit: a full page's rest is not open, a started one takes what fits.
-    assert buffer.append(record_of(3968)) == position_at(fmt.PAGE + 64)
-    assert buffer.append(record_of(64)) == position_at(2 * fmt.PAGE)
-    # The last page is the commit record's, whatever still fits.
-    assert buffer.append(record_of(64)) == 0
-    assert (buffer.records, buffer.pages) == (4, 3)
-    buffer.finish(machine.directory.base, 0)
-    found = scan(machine, bytes(buffer.data()))
-    assert found.complete == [1]
-    assert [(c[2], c[7]) for c in found.changes] == [
-        (position_at(at), 200) for at in (0, fmt.PAGE, fmt.PAGE + 64, 2 * fmt.PAGE)
-    ]
-    for pages in (0, 1):
-        assert new_commit(pages).append(record_of(64)) == 0
-
-
-def test_a_record_goes_where_it_fits_best() -> None:
-    machine, buffer = Machine(SETUP), new_commit(12)
-    rng = random.Random(7)
-    free = {}  # page: free units, of those that are open
-    placed = []
-    for _ in range(200):
-        length = rng.choice([64, 100, 700, 1500, 2048, 2049, 3000, 4000])
-        fresh = rng.random() < 0.05
-        rule = lib.SARP_PLACE_FRESH if fresh else lib.SARP_PLACE_BEST
-        units = -(-length // 64)
-        if buffer.pages + 2 > 12:
-            assert buffer.append(record_of(length), rule=rule) == 0
-            break
-        fitting = [] if fresh else [page for page, left in free.items() if left >= units and left >= 3]
-        at = buffer.append(record_of(length), rule=rule)
-        page = (fmt.position_offset(at) - fmt.LOG_HEADER_BYTES) // fmt.PAGE
-        if fitting:
-            assert free[page] == min(free[p] for p in fitting)
-        else:
-            assert page == len(free)
-            free[page] = 64
-        assert fmt.position_offset(at) % fmt.PAGE == (64 - free[page]) * 64
-        free[page] -= units
-        placed.append(at)
-    assert len(placed) > 12
-    buffer.finish(machine.directory.base, 0)
-    assert [c[2] for c in scan(machine, bytes(buffer.data())).changes] == sorted(placed)
-
-
-def test_a_commit_record_that_needs_a_page_of_its_own() -> None:
-    machine, buffer = Machine(SETUP), new_commit(3)
-    buffer.append(record_of(4096))
-    buffer.finish(machine.directory.base, 99, fmt.COMMIT_CLOSED)
-    assert buffer.pages == 2
-    found = scan(machine, bytes(buffer.data()))
-    assert found.commits == [
-        *[(1, position_at(0), position_at(2 * fmt.PAGE), 99, lib.SARP_COMMIT_COMPLETE | fmt.COMMIT_CLOSED << 8, 1)]
-    ]
-    mark = new_commit(3)
-    mark.finish(machine.directory.base, 7, fmt.COMMIT_MARK)
-    found = scan(machine, bytes(mark.data()))
-    assert (found.complete, found.changes) == ([1], [])
-    changes = np.zeros(1, CHANGE_DTYPE)
-    full = new_commit(4)
-    for _ in range(2):
-        full.append(record_of(64))
-    status = lib.sarp_commit_finish(full.c, machine.directory.base.c, 0, 0, pointer("sarp_change *", changes), 1)
-    assert status == lib.SARP_INVALID
-    assert full.pages == 1
-
-
-def test_a_sealing_commit_is_read_back() -> None:
-    machine, buffer = Machine(SETUP), new_commit(5)
-    entries = np.frombuffer(b"".join(summary_entry(units=i + 1) for i in range(200)), fmt.SUMMARY_DTYPE)
-    for part in (entries[:126], entries[126:]):
-        assert buffer.append(summary_record(part), rule=lib.SARP_PLACE_FRESH)
-    assert buffer.append(seal_record(2, 200, position_at(0)), rule=lib.SARP_PLACE_FRESH)
-    buffer.finish(machine.directory.base, 0)
-    found = scan(machine, bytes(buffer.data()))
-    assert found.complete == [1]
-    assert [(c[2], c[7]) for c in found.changes] == [
-        *((position_at(i * fmt.PAGE), fmt.RECORD_SUMMARY) for i in range(2)),
-        (position_at(2 * fmt.PAGE), fmt.RECORD_SEAL),
-    ]
