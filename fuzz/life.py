@@ -103,30 +103,37 @@ def main() -> int:
     if failed is None:
         print("differences 0")
         return 0
-    _explain(fuzz, failed)
+    _explain(fuzz, *failed)
     return 1
 
 
-def _run(fuzz: Fuzz, first: int, runs: int) -> int | None:
-    """The number of the first run that fails."""
+def _run(fuzz: Fuzz, first: int, runs: int) -> tuple[int, Exception] | None:
+    """The number of the first run that fails, and what it shows."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         for number in progress.track(range(first, first + runs), description=f"lives (seed {fuzz.seed})"):
-            if fuzz.live(*fuzz.draw(number)):
-                return number
+            if error := fuzz.live(*fuzz.draw(number)):
+                return number, error
             fuzz.done += 1
     return None
 
 
-def _explain(fuzz: Fuzz, number: int) -> None:
-    """Make a failing run small, and print it."""
+def _explain(fuzz: Fuzz, number: int, error: Exception) -> None:
+    """Print what a failing run shows, make it small, and print it."""
     setup, steps = fuzz.draw(number)
     print(f"run {number}: a difference (again: --seed {fuzz.seed} --first {number} --runs 1); minimising", flush=True)
+    _print(error)
+    if not fuzz.live(setup, steps):
+        print("it does not show again: it hangs on the moments at which threads run")
+        return
     steps = fuzz.plainer(setup, fuzz.smaller(setup, steps))
     print(setup)
     for step in steps:
         print(f"  {step}")
-    error = fuzz.live(setup, steps)
+    _print(fuzz.live(setup, steps) or error)
+
+
+def _print(error: Exception) -> None:
     if isinstance(error, Difference):
         print(f"difference: {error}")
     else:
