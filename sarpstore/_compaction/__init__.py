@@ -11,6 +11,7 @@ from sarpstore._compaction.policy import (
     Eagerness,
     FileRow,
     choose,
+    few_removals,
     settled,
     together,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "FileLedger",
     "FileRow",
     "choose",
+    "few_removals",
     "settled",
     "together",
 ]

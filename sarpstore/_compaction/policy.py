@@ -43,6 +43,7 @@ __all__ = [
     "Eagerness",
     "FileRow",
     "choose",
+    "few_removals",
     "settled",
     "together",
 ]
@@ -173,10 +174,16 @@ def _gains(row: FileRow, eagerness: Eagerness) -> bool:
 
 
 def settled(rows: Iterable[FileRow], file_bytes: int) -> bool:
-    """Whether the files hold little more than what is live, and are not many small ones."""
+    """Whether the files hold little more than what is live, few of it remove records, and are not many small ones."""
     rows = list(rows)
     little = sum(row.bytes for row in rows) <= SETTLED_SHARE * sum(row.live_bytes for row in rows)
-    return little and not together(rows, SETTLING, file_bytes)
+    return little and few_removals(rows) and not together(rows, SETTLING, file_bytes)
+
+
+def few_removals(rows: Iterable[FileRow]) -> bool:
+    """Whether few of what the files hold are remove records that are needed."""
+    rows = list(rows)
+    return sum(row.removal_bytes for row in rows) <= SETTLING.removals_max * sum(row.bytes for row in rows)
 
 
 def _benefit(row: FileRow, newest: int) -> float:

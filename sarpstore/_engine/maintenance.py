@@ -13,7 +13,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from sarpstore import _format as fmt
-from sarpstore._compaction import AT_REST, SETTLING, UNDER_PRESSURE, Compactor, settled
+from sarpstore._compaction import AT_REST, SETTLING, UNDER_PRESSURE, Compactor, few_removals, settled
 from sarpstore._errors import ClosedError, FailedError, LimitError, SarpError
 from sarpstore._eviction import Evictor
 from sarpstore._markpass import MarkPass
@@ -157,12 +157,14 @@ class Maintenance:
         async with self._one_at_a_time:
             if self._state.removals.unsettled:
                 await self._mark_pass()
-            # The present file may be mostly dead, too; and only files before a checkpoint's start may go.
-            await self._state.writer.end_file()
-            await self._checkpoint()
             rate, self.compactor.bytes_per_second = self.compactor.bytes_per_second, None
             try:
                 await self._settle(progress)
+                await self._checkpoint()  # or the copies' files would not be among the rows
+                if not few_removals(await self.compactor.rows(self._start())):
+                    # They were written again while there was something left that they kill; now there is not.
+                    await self._mark_pass()
+                    await self._settle(progress)
             finally:
                 self.compactor.bytes_per_second = rate
             # The next open need not go through the copies, and older images go.
@@ -171,6 +173,9 @@ class Maintenance:
 
     async def _settle(self, progress: Progress | None) -> None:
         compactor = self.compactor
+        # The present file may be mostly dead, too; and only files before a checkpoint's start may go.
+        await self._state.writer.end_file()
+        await self._checkpoint()
         rows = await compactor.rows(self._start())
         total = sum(row.bytes for row in rows if row.dead_share >= SETTLING.dead_min)
         before = compactor.bytes_deleted

@@ -77,6 +77,8 @@ def test_settled() -> None:
     assert settled([], 64 * MB)
     assert settled([row(1, 0.08), row(2, 0.08)], 64 * MB)
     assert not settled([row(1, 0.0), row(2, 0.4)], 64 * MB)
+    assert settled([row(1, 0.0), row(2, 0.0, removal_bytes=3 * MB)], 64 * MB)
+    assert not settled([row(1, 0.0), row(2, 0.0, removal_bytes=5 * MB)], 64 * MB), "who keeps them needed may go"
     assert not settled([small_row(number) for number in range(4)], 64 * MB)
 
 

@@ -336,9 +336,11 @@ class Deeds:
         namespace, holder = self._place(domain)
 
         async def ask() -> Any:
-            least, most = namespace.estimate(path, holder=holder)
+            before = namespace.estimate(path, holder=holder)
             blocks = (await namespace.match(path, locations=False, holder=holder)).blocks
-            assert least <= blocks <= most <= len(path)
+            # While it read something may have expired.
+            after = namespace.estimate(path, holder=holder)
+            assert min(before[0], after[0]) <= blocks <= max(before[1], after[1]) <= len(path)
             return blocks
 
         def on(model: Model) -> tuple[tuple[()], Any]:
@@ -368,9 +370,12 @@ class Deeds:
         (name, _), (namespace, _) = DOMAINS[0], self._place(DOMAINS[0])
 
         async def ask() -> Any:
+            before = await namespace.match_holders(path, exact=False)
             found = await namespace.match_holders(path)
-            bounds = await namespace.match_holders(path, exact=False)
-            assert all(bounds[holder][0] <= blocks <= bounds[holder][1] for holder, blocks in found.items())
+            after = await namespace.match_holders(path, exact=False)
+            for holder, blocks in found.items():
+                bounds = [each[holder] for each in (before, after) if holder in each]
+                assert min(least for least, _ in bounds) <= blocks <= max(most for _, most in bounds)
             return found
 
         def follow(model: Model, answer: dict[int, int], doubt: Doubt) -> Model | None:

@@ -1,0 +1,45 @@
+"""What `compact()` leaves of a store whose life was insertions and removals."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from compaction_helpers import answers, options, reopened, small_steps, start_of
+from store_helpers import locations, memory_store, remove_checkpoints
+
+from sarpstore._compaction import few_removals, settled
+from sarpstore._files import MemoryFolder
+
+ROUTINGS_TOO = True
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    small_steps(monkeypatch)
+
+
+async def test_few_remove_records_are_left_and_nothing_comes_back():
+    """They are copied while files are left in which they kill something; when those are gone, they are dropped."""
+    rng, folder, asked = random.Random(7), MemoryFolder(), []
+    async with memory_store(folder.reopen(), **options()) as store:
+        namespace = store.namespace("m")
+        for number in range(250):
+            path = [number, *(rng.randrange(3) for _ in range(rng.randrange(20, 130)))]
+            asked.append((0, path))
+            await namespace.insert(path, locations(len(path), number * 1000))
+            if rng.random() < 0.7:
+                ids = namespace.block_ids(rng.choice(asked)[1])
+                for at in range(len(ids) - 1, len(ids) // 3, -8):
+                    await namespace.remove_ids(ids[max(0, at - 8) : at])
+        before = await answers(store, asked)
+        assert 0 < sum(len(found) < len(path) for found, (_, path) in zip(before, asked, strict=True)) < len(asked)
+        await store.compact()
+        compactor = store._background.maintenance.compactor
+        rows = await compactor.rows(start_of(store))
+        assert few_removals(rows)
+        assert settled(rows, store._core.state.gatherer.file_bytes)
+        assert await answers(store, asked) == before
+    assert await reopened(folder.clone(), asked) == before
+    remove_checkpoints(folder)
+    assert await reopened(folder.clone(), asked) == before
