@@ -224,12 +224,12 @@ class Checkpointer:
 
     async def _write_pieces(self, file: File, offset: int, data: memoryview) -> None:
         """Write and sync, between pieces giving way to those who wait for the device."""
-        with self._taking(len(data)):
-            for at in range(0, len(data), _PIECE_BYTES):
-                piece = data[at : at + _PIECE_BYTES]
+        for at in range(0, len(data), _PIECE_BYTES):
+            piece = data[at : at + _PIECE_BYTES]
+            with self._taking(len(piece)):
                 await self._scheduler.run_background(_write_synced, file, offset + at, piece)
-                self.bytes_written += len(piece)
-                await give_way(self._scheduler.turns)
+            self.bytes_written += len(piece)
+            await give_way(self._scheduler.turns)
 
     async def _remove_old(self, newest: int, keep: int) -> None:
         """Keep so many of the newest valid heads, and the .images files that they name."""

@@ -1,4 +1,4 @@
-"""Compaction's mechanism: one sealed log file at a time is emptied and deleted (format-spec/removal.md, section 5).
+"""Compaction's mechanism: a sealed log file, or some small ones, are emptied and deleted (format-spec/removal.md, 5).
 
     read a slice ──► kernel: live records move to the gathering commit, dead ones lose their entries
                        │ other records, by what is remembered
@@ -63,7 +63,7 @@ _BEHIND: Final = (fmt.RECORD_REMOVE, fmt.RECORD_CLEAR_HOLDER, fmt.RECORD_COUNT)
 
 
 class Compactor:
-    """Compacts the files of one store; one at a time.
+    """Compacts the files of one store.
 
     `removals` says what is removed, if anything is. `drop_file(slot, file number)` closes a file once its reads have
     ended; `deleting` is the lock under which checkpoints are written; `report` gets what was lost to damage.
@@ -113,11 +113,15 @@ class Compactor:
         """Files that could not be read: they stay as they are until the store is opened again."""
         self._doomed: dict[int, int] = {}
         """Slots of files, by number, that have been given up and are still to be removed."""
+        self._stuck: set[int] = set()
+        """Of these files, the ones of whose removal nobody can say whether a crash undoes it."""
         self._others = ffi.new("sarp_other_record[]", _OTHERS_AT_ONCE)
         self._lock = asyncio.Lock()
         self.files_deleted = 0
         self.bytes_deleted = 0
         """Bytes of the files deleted."""
+        self.bytes_freed = 0
+        """Bytes of the files deleted, less what was promised to what was written again."""
         self.bytes_copied = 0
         """Bytes of segment records written again."""
 
@@ -162,9 +166,10 @@ class Compactor:
         self._surveyed = written
 
     def _existing(self) -> list[int]:
-        """The files that are there, with those about to be removed. A slot may stand for one that is not."""
+        """The files that are there, with those that are no longer read. A slot may stand for one that is not."""
         known, files = self._files.facts, self._directory.base.files()
-        return [*self._doomed, *(number for number in files if number in known or number >= self._surveyed)]
+        read = (number for number in files if number in known or number >= self._surveyed)
+        return [*self._ledger.remains, *self._doomed, *read]
 
     # --- the work
 
@@ -195,9 +200,13 @@ class Compactor:
             return await self._compact([number])
 
     async def _compact(self, numbers: list[int]) -> int:
-        """Compact these, ascending, as one after the other, but that nothing is synced between; the bytes deleted."""
+        """Compact these, each as if the others stayed, and delete them together; the bytes deleted.
+
+        Of the names that are removed together a crash may bring back any, so none may count on another's being gone.
+        """
         self._log.check()
-        damaged = [await self._empty(numbers[: i + 1]) for i in range(len(numbers))]
+        ends = self._files.ends()
+        damaged = [await self._empty(number, ends[number]) for number in numbers]
         size = sum(self._files.facts[number].bytes for number in numbers)
         # No checkpoint is of before and after: its head's slots are those that its images may name, and one that names
         # these files starts before the records that say that they are retired.
@@ -218,14 +227,13 @@ class Compactor:
             meaning = f"{damaged} damaged records or runs of bytes; {lost} entries are dropped"
             self._report(CorruptionError(fmt.log_name(number), None, meaning))
 
-    async def _empty(self, numbers: list[int]) -> int:
-        """Move what is live out of the last of these files, the others being empty; how much damage there was."""
-        number = numbers[-1]
+    async def _empty(self, number: int, end: int) -> int:
+        """Move what is live before `end` out of the file; how much damage there was."""
         slot = self._directory.base.files()[number]
         work = ffi.new("sarp_compaction *")
         work.file_number, work.slot = number, slot
         work.others, work.other_limit = self._others, _OTHERS_AT_ONCE
-        end, context = self._files.ends()[number], self._context(numbers)
+        context = self._context(number)
         file = await self._scheduler.run_background(self._open_file, fmt.log_name(number))
         try:
             for offset in range(fmt.LOG_HEADER_BYTES, end, _SLICE_BYTES):
@@ -256,8 +264,9 @@ class Compactor:
         """One kernel call, and what it asks for."""
         self._log.check()
         records = self._records_at_once()
-        commit, copies = self._gatherer.buffer, work.live
+        commit, copies, promised = self._gatherer.buffer, work.live, self._log.promised_bytes
         status = self._directory.compact(commit.c, work, records)
+        self.bytes_freed -= self._log.promised_bytes - promised
         if work.live > copies:
             # Nobody waits for copies: they are written when a commit is full, or with what is waited for. A commit of
             # its own for each step would cost pages that the next compaction would find dead.
@@ -295,35 +304,33 @@ class Compactor:
                 await self._log.make_room()
                 self._log.check()
 
-    def _context(self, numbers: list[int]) -> Context:
+    def _context(self, number: int) -> Context:
         """What holds for the whole of a file's compaction: while it goes on, nothing comes to be needed less.
 
-        `numbers`: it, and before it what is deleted before it. What a removal kills may be among the copies that are
-        still to be made, as long as no mark pass has looked.
+        What a removal kills may be among the copies that are still to be made, as long as no mark pass has looked.
         """
-        left = [other for other in self._existing() if other not in numbers]
+        left = [other for other in self._existing() if other != number]
         floor = min(self._ledger.floor(left), self._ledger.last_pass)
         return Context(self._removals, floor, left, self._files.previous(), self._ledger.may_be_named)
 
-    def _append(self, record: bytes, kind: int) -> bool:
-        commit = self._gatherer.buffer
-        placed = commit.append_removal(record) if kind in _BEHIND else commit.append(record)
+    def _append(self, record: bytes, kind: int, rule: int = lib.SARP_PLACE_BEST) -> bool:
+        commit, promised = self._gatherer.buffer, self._log.promised_bytes
+        placed = commit.append_removal(record) if kind in _BEHIND else commit.append(record, rule=rule)
         if placed:
+            self.bytes_freed -= self._log.promised_bytes - promised
             self._log.gathered()
             if kind == fmt.RECORD_REMOVE:
                 self._ledger.on_removal(commit.file_number, len(record))
         return bool(placed)
 
     async def _retire(self, numbers: list[int]) -> None:
-        """Return once the copies and records that say so are synced. What is recovered of these are the first ones."""
+        """Return once the copies and records that say so are synced."""
         self._log.check()
         for record in map(retire_record, numbers):
-            while not self._gatherer.buffer.append(record, rule=lib.SARP_PLACE_BEHIND):
+            while not self._append(record, fmt.RECORD_RETIRE_FILE, lib.SARP_PLACE_BEHIND):
                 await self._log.make_room()
                 self._log.check()
-        commit = self._gatherer.buffer.number
-        self._log.gathered()
-        await self._log.durable(commit)
+        await self._log.durable(self._gatherer.buffer.number)
 
     # --- deletion
 
@@ -343,27 +350,43 @@ class Compactor:
         return lost
 
     async def _finish_deletions(self) -> None:
-        """Remove the files that have been given up; what was cut short is gone on with.
+        """Remove the files that have been given up; what was cut short, or failed, is gone on with.
 
         They count as gone when a crash brings none of them back: what they need may be dropped then.
         """
-        if not self._doomed:
-            return
-        for number, slot in self._doomed.items():
+        removed, failure = [], None
+        for number, slot in [item for item in self._doomed.items() if item[0] not in self._stuck]:
             # Held pages, and those under way: whoever holds them has them, but nobody finds them by the slot.
             self._scheduler.forget(slot)
             await self._drop_file(slot, number)
             for _ in self._pages.forget(slot):
                 await asyncio.sleep(0)
-            await self._scheduler.run_background(_remove, self._folder, fmt.log_name(number))
-        await self._scheduler.run_background(self._folder.sync)
-        while self._doomed:
-            self._deleted(*self._doomed.popitem())
+            try:
+                await self._scheduler.run_background(_remove, self._folder, fmt.log_name(number))
+                removed.append(number)
+            except StorageError as error:
+                failure = failure or error
+        await self._sync_removals(removed)
+        for number in removed:
+            self._deleted(number, self._doomed.pop(number))
+        if failure is not None:
+            raise failure
+
+    async def _sync_removals(self, removed: list[int]) -> None:
+        """Sync the folder, if anything was removed; where that fails once it is not believed a second time."""
+        try:
+            if removed:
+                await self._scheduler.run_background(self._folder.sync)
+        except StorageError:
+            self._stuck.update(removed)
+            raise
 
     def _deleted(self, number: int, slot: int) -> None:
         self.files_deleted += 1
         facts = self._files.facts.pop(number, None)
-        self.bytes_deleted += facts.bytes if facts else 0
+        size = facts.bytes if facts else 0
+        self.bytes_deleted += size
+        self.bytes_freed += size
         self._ledger.on_deleted(number)
         self._gatherer.slots.retire(slot)
 

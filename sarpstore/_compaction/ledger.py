@@ -21,10 +21,13 @@ __all__ = ["FileLedger"]
 
 
 class FileLedger:
-    """`found` are the numbers of the files that were there at the open: nothing is known of them."""
+    """`found` are the numbers of the files that were there at the open: nothing is known of them. So are `remains`,
+    which nobody reads any more, and which could not be removed.
+    """
 
-    def __init__(self, found: Iterable[int] = ()) -> None:
-        self._clean = dict.fromkeys(found, 0)
+    def __init__(self, found: Iterable[int] = (), remains: Iterable[int] = ()) -> None:
+        self.remains = frozenset(remains)
+        self._clean = dict.fromkeys([*found, *self.remains], 0)
         self._copied = set(self._clean)
         """Files that have copies, or may have."""
         self._removal_bytes: dict[int, int] = {}

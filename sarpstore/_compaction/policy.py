@@ -75,6 +75,8 @@ SETTLING: Final = Eagerness(0.1, 64 << 10, removals_max=0.03)
 UNDER_PRESSURE: Final = Eagerness(0.08, 64 << 10, by_age=False, together_min=2)
 # A file is small up to this share of what one is sealed at.
 _SMALL_SHARE: Final = 1 / 4
+# So many at a time: meanwhile no checkpoint is written.
+_TOGETHER_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,16 +158,19 @@ def choose(rows: Sequence[FileRow], eagerness: Eagerness, last_pass: int = 0) ->
 
 
 def together(rows: Iterable[FileRow], eagerness: Eagerness, file_bytes: int) -> list[FileRow]:
-    """Small files, ascending, that are worth being compacted together: their copies fill half a file at most."""
-    chosen: dict[int, FileRow] = {}
+    """Small files, ascending, that are worth being compacted together: their copies fill half a file at most.
+
+    None of them needs another to be deleted before it: of several names that are removed, a crash may bring back any.
+    """
+    chosen: list[FileRow] = []
     size = copies = 0
     for row in sorted(rows, key=lambda row: row.number):
-        may_go = row.before is None or row.before in chosen
-        if may_go and row.bytes <= _SMALL_SHARE * file_bytes and copies + row.copy_bytes <= file_bytes // 2:
-            chosen[row.number] = row
+        small = row.before is None and row.bytes <= _SMALL_SHARE * file_bytes
+        if small and copies + row.copy_bytes <= file_bytes // 2 and len(chosen) < _TOGETHER_MAX:
+            chosen.append(row)
             size, copies = size + row.bytes, copies + row.copy_bytes
     worth = len(chosen) >= eagerness.together_min and size >= 2 * (copies + FILE_BYTES)
-    return list(chosen.values()) if worth else []
+    return chosen if worth else []
 
 
 def _gains(row: FileRow, eagerness: Eagerness) -> bool:

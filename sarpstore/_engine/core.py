@@ -287,6 +287,8 @@ class Core:
         writer.check()
         before = commit.records
         if records:
+            if not commit.has_room(records):
+                return None  # what is held takes no room itself, and its counts do
             commit.keep(records)
         try:
             held = matcher.insert_from_memory(sequenced, holder, rows, commit.c)
@@ -360,7 +362,10 @@ class Core:
             return _NO_SPACE
         commit = state.gatherer.buffer
         before = commit.records
-        commit.keep(self.remover.records_to_count(counting, counted=part.counted))
+        records = self.remover.records_to_count(counting, counted=part.counted)
+        if records and not commit.has_room(records):
+            return int(lib.SARP_NO_ROOM)
+        commit.keep(records)
         try:
             if not _named(state, part.sequenced, query.holder, commit, self.options.namespaces_max):
                 return int(lib.SARP_NO_ROOM)

@@ -316,9 +316,8 @@ class Maintenance:
             return True
         evicted = await self._evict(pressure.evict_bytes) if pressure.evict_bytes else None
         if pressure.compact or space.wanted.is_set():
-            free, inserted = space.free, self._state.gatherer.new_bytes
-            # What others have taken meanwhile was made, too.
-            if await self._compact_under_pressure() and space.free + self._state.gatherer.new_bytes - inserted > free:
+            freed = self.compactor.bytes_freed
+            if await self._compact_under_pressure() and self.compactor.bytes_freed > freed:
                 return True
             if not evicted and space.wanted.is_set():
                 # Everything is alive, and full to the brim, or in files so small that their ends are most of them: a

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import resource
 from dataclasses import dataclass, field
@@ -279,19 +278,34 @@ async def _pinned(state: State) -> bool:
 def _remove_remains(folder: Folder, found: Recovered) -> None:
     """Remove what a crash left unpublished, and log files that were retired before the checkpoint.
 
-    Nothing knows of these any more: what they need, and what needs them, is dropped, and a reader of the whole log
-    would take them for a part of it. The folder is synced, so that they don't come back later.
+    Of these nothing is read any more, but for a reader of the whole log, which would take them for a part of it. Those
+    that can't be removed, or be known for the store's own, stay in `found.retired_before`.
     """
     for name in folder.names():
         if fmt.is_own_temporary(name):
             folder.remove(name)
-    retired = [fmt.log_name(number) for number in found.retired_before]
-    for name in retired:
-        with contextlib.suppress(CorruptionError):  # of a damaged file nobody can say that it is the store's
-            if read_header(folder, name).shape == found.shape:
-                folder.remove(name)
-    if retired:
-        folder.sync()
+    retired, found.retired_before = found.retired_before, []
+    for number in retired:
+        if not _removed(folder, fmt.log_name(number), found):
+            found.retired_before.append(number)
+    if len(retired) > len(found.retired_before):
+        try:
+            folder.sync()
+        except StorageError as error:
+            _log.warning("log files that were removed may come back: %s", error)
+            found.retired_before = retired
+
+
+def _removed(folder: Folder, name: str, found: Recovered) -> bool:
+    try:
+        if read_header(folder, name).shape != found.shape:
+            return False
+        folder.remove(name)
+    except (CorruptionError, StorageError) as error:
+        _log.warning("%s was retired before the last checkpoint, and is left where it is: %s", name, error)
+        return False
+    _log.info("removed %s, which was retired before the last checkpoint", name)
+    return True
 
 
 async def _takes_direct(folder: Folder, scheduler: Scheduler, options: Options) -> bool:
@@ -422,7 +436,7 @@ async def _apply_in_slices(directory: Directory, changes: npt.NDArray[Any]) -> N
 def _start_writing(state: State, options: Options, slots: Slots) -> None:
     found = state.found
     end = LogEnd(**{name: getattr(found.end, name) for name in LogEnd.__slots__})
-    state.ledger = FileLedger(state.directory.base.files())
+    state.ledger = FileLedger(state.directory.base.files(), found.retired_before)
     state.gathering = gatherer = Gatherer(
         state.shape, state.pages, state.directory.base, end, options.log_file_bytes, slots
     )

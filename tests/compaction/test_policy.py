@@ -109,8 +109,8 @@ def test_files_compacted_together_fill_one_at_most() -> None:
 
 
 def test_of_small_files_those_go_before_which_nothing_must() -> None:
-    rows = [small_row(2, before=1), small_row(3), small_row(4, before=3), small_row(5), small_row(6)]
-    assert together(rows, SETTLING, 64 * MB) == rows[1:]
+    rows = [small_row(2, before=1), small_row(3), small_row(4, before=3), *map(small_row, range(5, 100))]
+    assert together(rows, SETTLING, 64 * MB) == [rows[1], *rows[3:66]], "64 at a time"
 
 
 def test_a_ledger() -> None:
