@@ -112,8 +112,8 @@ BUGS: Final = (
     Bug(
         "delete a file before its copies are synced",
         "sarpstore/_compaction/compactor.py",
-        "        self._log.gathered()\n        await self._log.durable(commit)\n",
-        "        self._log.gathered()\n",
+        "        await self._log.durable(self._gatherer.buffer.number)\n",
+        "        pass\n",
     ),
     Bug(
         "compaction gives a copy a birth of its own",
