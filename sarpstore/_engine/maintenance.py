@@ -176,13 +176,15 @@ class Maintenance:
         # The present file may be mostly dead, too; and only files before a checkpoint's start may go.
         await self._state.writer.end_file()
         await self._checkpoint()
-        rows = await compactor.rows(self._start())
+        # Of the files that are there now each is compacted once: not what is written meanwhile, or it might never end.
+        start = self._start()
+        rows = await compactor.rows(start)
         total = sum(row.bytes for row in rows if row.dead_share >= SETTLING.dead_min)
         before = compactor.bytes_deleted
         fruitless = 0
         while not settled(rows, self._state.gatherer.file_bytes) and fruitless < _FRUITLESS_MAX:
             copied, deleted = compactor.bytes_copied, compactor.bytes_deleted
-            if await compactor.compact_next(self._start(), SETTLING) is None:
+            if await compactor.compact_next(start, SETTLING) is None:
                 return
             # What is copied out of small files may take as much room again.
             gained = compactor.bytes_deleted - deleted > compactor.bytes_copied - copied
@@ -190,7 +192,7 @@ class Maintenance:
             if progress is not None:
                 done = compactor.bytes_deleted - before
                 progress(done, max(done, total))
-            rows = await compactor.rows(self._start())
+            rows = await compactor.rows(start)
 
     # --- the task
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import random
 
 import pytest
@@ -43,3 +45,30 @@ async def test_few_remove_records_are_left_and_nothing_comes_back():
     assert await reopened(folder.clone(), asked) == before
     remove_checkpoints(folder)
     assert await reopened(folder.clone(), asked) == before
+
+
+async def test_it_ends_though_removals_go_on_meanwhile():
+    """Their records are needed: files that it has written itself are not taken up again because of them."""
+    rng = random.Random(8)
+    async with memory_store(MemoryFolder(), **options()) as store:
+        namespace = store.namespace("m")
+        paths = [[number, *(rng.randrange(3) for _ in range(63))] for number in range(300)]
+        for number, path in enumerate(paths):
+            await namespace.insert(path, locations(64, number * 1000))
+
+        async def replace() -> None:
+            while True:
+                number = rng.randrange(len(paths))
+                for at in range(56, -1, -8):
+                    await namespace.remove_ids(namespace.block_ids(paths[number])[at : at + 8])
+                paths[number][1:] = [rng.randrange(3) for _ in range(63)]
+                await namespace.insert(paths[number], locations(64, number * 1000))
+                await asyncio.sleep(0)
+
+        for _ in range(150):
+            await namespace.truncate(rng.choice(paths), blocks=0)
+        replacing = asyncio.create_task(replace())
+        await asyncio.wait_for(store.compact(), 60)
+        replacing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await replacing
