@@ -47,8 +47,8 @@ async def test_few_remove_records_are_left_and_nothing_comes_back():
     assert await reopened(folder.clone(), asked) == before
 
 
-async def test_it_ends_though_removals_go_on_meanwhile():
-    """Their records are needed: files that it has written itself are not taken up again because of them."""
+async def test_what_is_written_meanwhile_is_not_taken_up(monkeypatch):
+    """Removals and checkpoints go on: it takes the files that were there when it began, or it might never end."""
     rng = random.Random(8)
     async with memory_store(MemoryFolder(), **options()) as store:
         namespace = store.namespace("m")
@@ -63,8 +63,23 @@ async def test_it_ends_though_removals_go_on_meanwhile():
                     await namespace.remove_ids(namespace.block_ids(paths[number])[at : at + 8])
                 paths[number][1:] = [rng.randrange(3) for _ in range(63)]
                 await namespace.insert(paths[number], locations(64, number * 1000))
-                await asyncio.sleep(0)
+                await store.checkpoint()
 
+        starts: list[int] = []
+        maintenance = store._background.maintenance
+        settle, compact_next = maintenance._settle, maintenance.compactor.compact_next
+
+        async def one_start(progress):
+            starts.clear()
+            await settle(progress)
+            assert len(set(starts)) <= 1
+
+        async def noted(start, eagerness):
+            starts.append(start)
+            return await compact_next(start, eagerness)
+
+        monkeypatch.setattr(maintenance, "_settle", one_start)
+        monkeypatch.setattr(maintenance.compactor, "compact_next", noted)
         for _ in range(150):
             await namespace.truncate(rng.choice(paths), blocks=0)
         replacing = asyncio.create_task(replace())

@@ -50,6 +50,13 @@ async def nothing() -> None:
     """Instead of a step."""
 
 
+async def give_up(compactor: Compactor, numbers: list[int], monkeypatch) -> None:
+    """Compact these, and do not come to remove them."""
+    with monkeypatch.context() as patched:
+        patched.setattr(compactor, "_finish_deletions", nothing)
+        await compactor._compact(numbers)
+
+
 async def smalls(store, compactor: Compactor) -> list[int]:
     await store.checkpoint()
     rows = await compactor.rows(start_of(store))
@@ -77,11 +84,9 @@ async def test_what_a_checkpoint_knows_to_be_retired_is_removed_at_the_next_open
     before = await reopened(folder.reopen(), asked)
     async with with_compactor(folder.reopen()) as (store, compactor):
         numbers = await smalls(store, compactor)
-        with monkeypatch.context() as patched:
-            patched.setattr(compactor, "_finish_deletions", nothing)
-            await compactor._compact(numbers)
-            assert set(numbers) <= set(compactor._existing()), "what is still there counts"
-            await store.checkpoint()
+        await give_up(compactor, numbers, monkeypatch)
+        assert set(numbers) <= set(compactor._existing()), "what is still there counts"
+        await store.checkpoint()
         damaged = folder.open(fmt.log_name(numbers[0]), writable=True)
         damaged.write(0, bytes(fmt.LOG_HEADER_BYTES))
         crashed = folder.crash(0, "keep")
@@ -169,10 +174,8 @@ async def test_remains_that_can_not_be_removed_do_not_keep_a_store_from_being_op
     before = await reopened(folder.reopen(), asked)
     async with with_compactor(folder.reopen()) as (store, compactor):
         numbers = await smalls(store, compactor)
-        with monkeypatch.context() as patched:
-            patched.setattr(compactor, "_finish_deletions", nothing)
-            await compactor._compact(numbers)
-            await store.checkpoint()
+        await give_up(compactor, numbers, monkeypatch)
+        await store.checkpoint()
         crashed = folder.crash(0, "keep")
     failing = Interrupted(crashed.reopen(), failing=map(fmt.log_name, numbers[:2]))
     async with memory_store(failing, **options()) as store:

@@ -27,9 +27,10 @@ POINTS: Final = (
     *(f"{call} checkpoint" for call in ("create", "write", "sync", "rename", "remove")),
     "sync folder",
 )
+NTH_MAX: Final = 6
+# What comes with every commit, or file, may come late.
 OFTEN: Final = ("write log", "sync log", "sync folder")
-"""These come with every commit or file."""
-NTH_MAX: Final = {True: 60, False: 6}
+OFTEN_NTH_MAX: Final = 60
 
 When = Literal["before", "halfway", "after"]
 
@@ -45,7 +46,8 @@ class KillPoint(msgspec.Struct, kw_only=True, frozen=True):
 def any_point(chance: random.Random) -> KillPoint:
     """One of them; those that come often may come late."""
     point = chance.choice(POINTS)
-    return KillPoint(point=point, nth=chance.randint(1, NTH_MAX[point in OFTEN]), when=chance.choice(moments_of(point)))
+    nth = chance.randint(1, OFTEN_NTH_MAX if point in OFTEN else NTH_MAX)
+    return KillPoint(point=point, nth=nth, when=chance.choice(moments_of(point)))
 
 
 def moments_of(point: str) -> tuple[When, ...]:
