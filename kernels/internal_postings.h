@@ -89,8 +89,8 @@ int posting_find(const sarp_postings *dir, place at, sarp_posting_partition **pa
 int postings_cut(sarp_postings *dir, reading *r, key_seed seed, const uint8_t *ids, uint32_t n, uint32_t left,
                  uint64_t reference);
 
-/* The posting at a place, in a loaded partition; NULL if there is none. */
-const sarp_posting *postings_at(const sarp_postings *dir, place at);
+/* A point's posting at a place, in a loaded partition; NULL if there is none. */
+const sarp_posting *postings_at(const sarp_postings *dir, place at, uint32_t point);
 
 /* Enters a posting unless there is one at its place. SARP_FULL: the bound is reached. */
 int postings_enter(sarp_postings *dir, sarp_posting e);

@@ -21,7 +21,7 @@ static uint32_t blocks_posted(const void *directory, const uint8_t *record, key_
     const uint8_t *ids = record + SARP_SEGMENT_HEADER;
     place at = {key_of(seed, ids), filter_of(dir->base, ids, record[SARP_AT_N], 0), reference};
     for (uint32_t length = fingerprints_of(record[SARP_AT_N], 0);; length--) {
-        const sarp_posting *posting = postings_at(dir, at);
+        const sarp_posting *posting = postings_at(dir, at, 0);
         if (posting) return posting_n(posting);
         if (length == 0) return 0;
         at.filter &= ~(UINT64_C(0xFF) << 8 * (FINGERPRINTS - length));

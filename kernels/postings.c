@@ -218,10 +218,12 @@ int posting_find(const sarp_postings *dir, place at, sarp_posting_partition **pa
     return *index < (*part)->entries && place_equal(place_of(posting_at(dir, *part, *index)), at);
 }
 
-const sarp_posting *postings_at(const sarp_postings *dir, place at) {
+const sarp_posting *postings_at(const sarp_postings *dir, place at, uint32_t point) {
     sarp_posting_partition *part;
     uint32_t index;
-    return posting_find(dir, at, &part, &index) ? posting_at(dir, part, index) : NULL;
+    if (!posting_find(dir, at, &part, &index)) return NULL;
+    const sarp_posting *posting = posting_at(dir, part, index);
+    return posting_point(posting) == point ? posting : NULL;
 }
 
 int postings_enter(sarp_postings *dir, sarp_posting e) {
@@ -262,7 +264,8 @@ int postings_cut(sarp_postings *dir, reading *r, key_seed seed, const uint8_t *i
         const sarp_posting e = *posting_at(dir, part, index);
         part->flags |= SARP_PARTITION_DIRTY;
         posting_erase(dir, part, index);
-        if (point_offset(point) >= left) continue;
+        /* What no writer makes, another point's posting or one of blocks behind the end, only goes. */
+        if (point_offset(point) >= left || posting_point(&e) != point || posting_d(&e) >= left) continue;
         const sarp_posting shorter = {posting_word0(posting_key(&e), left, posting_d(&e), point), e.word1, after[point].filter};
         postings_enter(dir, shorter);
     }

@@ -27,7 +27,7 @@ static int find_n(moving *m, posted *p, uint32_t n, uint32_t d) {
     for (uint32_t fingerprints = fingerprints_of(n, 0) + 1; !p->n && fingerprints-- > 0;) {
         const place at = place_at(m, p, 2 * fingerprints, 0);
         if (!is_loaded(m, at)) return 0;
-        const sarp_posting *posting = postings_at(m->directory, at);
+        const sarp_posting *posting = postings_at(m->directory, at, 0);
         if (posting) p->n = posting_n(posting);
     }
     if (p->n > n || p->n <= d) p->n = 0; /* no writer makes that */
@@ -41,7 +41,7 @@ static int find_points(moving *m, posted *p, uint32_t left) {
         if (!is_loaded(m, at)) return 0;
         if (point_offset(point) >= left) continue;
         if (!is_loaded(m, place_at(m, p, left, point))) return 0;
-        const sarp_posting *posting = postings_at(m->directory, at);
+        const sarp_posting *posting = postings_at(m->directory, at, point);
         if (!posting) continue;
         p->points = (uint8_t)(p->points | 1 << point);
         p->recency[point] = posting->word1 & 0xFFFFFF;

@@ -1,6 +1,7 @@
 """Coverage-guided fuzzing, with clang's libFuzzer and sanitizers, of every kernel function that sees bytes from disk.
 
     python -m fuzz.hostile --seconds 600 [--target match] [--jobs 2] [--coverage]
+    python -m fuzz.hostile --executions 20000 --seed 1    # the same inputs each time, in a fresh clone
 
 The targets (fuzz/hostile/targets/) begin with seeds that were made from real stores (fuzz/hostile/corpus/), mend the
 checksums of what was mutated, or nothing would get past them, and also check that what the kernel answers and writes
@@ -13,10 +14,12 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -54,33 +57,65 @@ def corpora(target: str) -> list[Path]:
     return [found, folder_of(target)]
 
 
-def run(program: Path, target: str, seconds: int, seed: int) -> Result:
-    """Fuzz one target."""
-    crashes = build.WORK / "crashes"
-    crashes.mkdir(parents=True, exist_ok=True)
-    before = set(crashes.glob(f"{target}-*"))
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long a target is fuzzed: seconds, or executions where they are not 0."""
+
+    seconds: int
+    executions: int
+    seed: int
+
+
+def command_of(program: Path, target: str, effort: Effort, crashes: Path) -> list[str]:
+    """libFuzzer's command line."""
     options = {
-        "max_total_time": seconds,
+        "max_total_time": 0 if effort.executions else effort.seconds,
+        "runs": effort.executions or -1,
         "max_len": _INPUT_BYTES_MAX,
         "len_control": 0,
         "timeout": _HANG_SECONDS,
         "rss_limit_mb": _MEMORY_MB_MAX,
         "print_final_stats": 1,
         "artifact_prefix": f"{crashes}/{target}-",
-        "seed": seed,
+        "reload": 0,  # nobody else adds to the corpus, and when would be chance
+        "seed": effort.seed,
     }
-    command = [str(program), *(f"-{name}={value}" for name, value in options.items()), *map(str, corpora(target))]
+    own = [str(program), *(f"-{name}={value}" for name, value in options.items()), *map(str, corpora(target))]
+    return [*at_fixed_addresses(), *own] if effort.executions else own
+
+
+def run(program: Path, target: str, effort: Effort) -> Result:
+    """Fuzz one target."""
+    crashes = build.WORK / "crashes"
+    crashes.mkdir(parents=True, exist_ok=True)
+    before = set(crashes.glob(f"{target}-*"))
+    command = command_of(program, target, effort, crashes)
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
     text = done.stderr.decode(errors="replace")
     found = sorted(set(crashes.glob(f"{target}-*")) - before)
     result = Result(target, crashes=[path for path in found if _happens_again(program, path)])
     result.executions = _last(r"stat::number_of_executed_units: +(\d+)", text) or _last(r"^#(\d+)", text)
-    result.per_second = _last(r"stat::average_exec_per_sec: +(\d+)", text) or result.executions // max(1, seconds)
+    result.per_second = _last(r"stat::average_exec_per_sec: +(\d+)", text) or result.executions // max(
+        1, effort.seconds
+    )
     result.edges, result.corpus = _last(r" cov: (\d+)", text), _last(r" corp: (\d+)", text)
     if done.returncode and (result.crashes or not found):
         lines = [line for line in text.splitlines() if not line.startswith(("#", "INFO:", "stat::", "0x", "\\"))]
         result.says = "\n".join(lines[-_TAIL_LINES:])
     return result
+
+
+@cache
+def at_fixed_addresses() -> tuple[str, ...]:
+    """What a command begins with so that its inputs are the same each time: libFuzzer's choices go by addresses, too.
+
+    Nothing where that is not allowed, as in some containers.
+    """
+    prefix = ("setarch", "-R")
+    if shutil.which(prefix[0]) is None:
+        return ()
+    allowed = subprocess.run((*prefix, "true"), capture_output=True, check=False).returncode == 0
+    return prefix if allowed else ()
 
 
 def _happens_again(program: Path, path: Path) -> bool:
@@ -114,6 +149,7 @@ def shown(results: list[Result]) -> Table:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m fuzz.hostile", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=int, default=600, help="of fuzzing, shared by the targets (default 600)")
+    parser.add_argument("--executions", type=int, default=0, help="of each target, in place of --seconds")
     parser.add_argument("--target", choices=build.TARGETS, action="append", help="only this one; may be repeated")
     parser.add_argument("--jobs", type=int, default=1, help="targets that run at once (default 1)")
     parser.add_argument("--seed", type=int, default=0, help="of the mutations; 0, the default: a new one each time")
@@ -124,8 +160,9 @@ def main() -> int:
     try:
         programs = build.build("fuzz", targets)
         share = max(1, arguments.seconds * arguments.jobs // len(targets))
+        effort = Effort(share, arguments.executions, arguments.seed)
         with ThreadPoolExecutor(arguments.jobs) as pool:
-            results = list(pool.map(lambda t: run(programs[t], t, share, arguments.seed), targets))
+            results = list(pool.map(lambda t: run(programs[t], t, effort), targets))
         console.print(shown(results))
         if arguments.coverage:
             console.print(coverage.measured({target: corpora(target) for target in targets}))

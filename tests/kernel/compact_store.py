@@ -209,7 +209,9 @@ class CompactStore:
             places = (entries["word1"] >> np.uint64(24), entries["filter"], entries["word0"] >> np.uint64(16))
             entries = entries[np.lexsort(places)]
         name, at_n, at_d = ("word1", 18, 12) if len(entries.dtype) == 2 else ("word0", 10, 4)
-        row["blocks"] = sum((word >> at_n & 63) + 1 - (word >> at_d & 63) for word in entries[name].tolist())
+        # A posting's point: those of the first one count blocks.
+        counted = entries if name == "word1" else entries[entries["word0"] & np.uint64(7 << 1) == 0]
+        row["blocks"] = sum((word >> at_n & 63) + 1 - (word >> at_d & 63) for word in counted[name].tolist())
         directory = self._new_directory()
         directory.start_unloaded(row.reshape(1))
         directory.load(0, entries)

@@ -121,6 +121,21 @@ def test_a_posting_with_more_blocks_than_its_record_proves_nothing() -> None:
     assert match(store, "a" * 64) == 0
 
 
+def of_point_1(postings: npt.NDArray[Any]) -> None:
+    """The posting of 17 blocks at point 0 says that it is point 1's, whose filter is shorter."""
+    postings["word0"] |= np.uint64(1 << 1)
+    postings["filter"] = postings["filter"] >> np.uint64(32) << np.uint64(32)
+
+
+def test_compaction_does_not_take_another_points_posting_for_the_first() -> None:
+    """It wrote a copy that is posted nowhere, which counted a change that a reader does not make."""
+    store = made("sarp", "a" * 17)
+    store.reload(of_point_1)
+    work, _ = store.compact(1)
+    assert (work.live, work.dead) == (0, 1)
+    assert not store.records(store.next_file())
+
+
 @pytest.mark.parametrize("removed", ["a", "a" * 10])
 def test_a_dead_posting_that_stands_where_its_record_does_not_is_passed_over(removed: str) -> None:
     """It was cut where its record is posted, which left it where it was, and found again, for ever."""
