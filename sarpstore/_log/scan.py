@@ -49,6 +49,8 @@ class FileScan:
     end: int
     """Position of the scan's end."""
     read_bytes: int
+    previous_commit: int = 0
+    """Number of the last commit before it, as its file's header or the checkpoint says."""
     sealed: bool = False
     """Taken from a summary: `commits` has the sealing commit alone, and stands for all of the file's."""
 
@@ -58,6 +60,7 @@ class PageScanner:
 
     def __init__(self, shape: Shape, base: Base, file_number: int, page: int, previous_commit: int) -> None:
         self._base = base
+        self._previous_commit = previous_commit
         self._uuid = ffi.new("uint8_t[16]", shape.uuid)
         self._file_number = file_number
         self._read_bytes = 0
@@ -103,6 +106,7 @@ class PageScanner:
             fmt.position(self._file_number, self._scan.begin_page * fmt.PAGE),
             fmt.position(self._file_number, self._scan.next_page * fmt.PAGE),
             self._read_bytes,
+            self._previous_commit,
         )
 
 

@@ -54,7 +54,8 @@ def accept(scans: list[FileScan], *, begin: int, commit: int, synced: int) -> Ac
     synced = max([synced, *(int(each.max()) for each in said if len(each))])
     end = max([begin, *(min(synced, scan.end) for scan in scans if _reaches(scan, synced))])
     for scan in scans:
-        commits = scan.commits
+        # Behind a file that is gone the header alone says what the last commit before this file was.
+        commits, commit = scan.commits, max(commit, scan.previous_commit)
         below = commits["end"] <= synced
         if scan.sealed or below.any():
             commit = max(commit, int((commits if scan.sealed else commits[below])["number"].max()))

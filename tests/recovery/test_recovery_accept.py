@@ -13,7 +13,7 @@ COMPLETE = 1
 BEGIN = fmt.position(1, fmt.LOG_HEADER_BYTES)
 
 
-def scan_of(commits, *, file_number=1, offset=fmt.LOG_HEADER_BYTES, tail_pages=0, damaged=()):
+def scan_of(commits, *, file_number=1, offset=fmt.LOG_HEADER_BYTES, tail_pages=0, damaged=(), previous=0):
     """`commits`: (number, pages, complete, synced), one behind the other; a record at the begin of each."""
     rows, changes = [], []
     for number, pages, complete, synced in commits:
@@ -32,6 +32,7 @@ def scan_of(commits, *, file_number=1, offset=fmt.LOG_HEADER_BYTES, tail_pages=0
         tail=tail,
         end=fmt.position(file_number, offset + tail_pages * fmt.PAGE),
         read_bytes=0,
+        previous_commit=previous,
     )
 
 
@@ -78,6 +79,13 @@ def test_an_unfinished_tail_is_torn_above_the_synced_position_and_damage_below()
     scan = scan_of([(1, 1, True, 0)], tail_pages=2)
     assert [d.corruption for d in accepted([scan]).damage] == [False]
     assert [d.corruption for d in accepted([scan], synced=scan.end).damage] == [True]
+
+
+def test_behind_a_lost_file_commits_follow_the_one_that_the_header_names():
+    synced = fmt.position(2, 5 * fmt.PAGE)
+    last = scan_of([(8, 1, True, 0), (9, 1, True, 0)], file_number=3, previous=7)
+    result = accepted([scan_of([(1, 1, True, 0)]), last], synced=synced)
+    assert (result.end, result.commit, len(result.changes)) == (last.end, 9, 3)
 
 
 def test_nothing_found_is_nothing_accepted():

@@ -222,6 +222,21 @@ async def test_a_log_file_cut_within_a_page(checkpoint):
     await check(folder, [i for i, place in enumerate(places) if place >= places[4] // fmt.PAGE * fmt.PAGE])
 
 
+async def test_the_only_commit_behind_a_lost_file_is_not_lost_with_it():
+    """No commit record behind it says that it was synced, and the one that it follows is gone."""
+    folder = await filled(files=2, checkpoint=False)
+    store = await memory_store(folder.reopen())
+    await store.namespace("y").insert([1, 2], locations(2))
+    await store.sync()
+    left = folder.crash(0, "lose")
+    await store.close()
+    left.remove(logs(left)[1])
+    async with memory_store(left.reopen()) as store:
+        assert (await store.namespace("y").match([1, 2])).blocks == 2
+        assert await matched(store) == list(range(15))
+        assert store.stats().damaged_records > 0
+
+
 async def test_a_lost_files_number_is_not_used_again():
     folder = await filled(files=3)
     gone = logs(folder)[-1]
