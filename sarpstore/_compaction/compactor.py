@@ -179,12 +179,19 @@ class Compactor:
         """
         async with self._lock:
             await self._finish_deletions()
-            rows = await self.rows(start)
-            chosen = await self._choose(rows, eagerness)
-            if chosen is not None:
-                return await self._compact([chosen.number])
-            small = together(rows, eagerness, self._gatherer.file_bytes)
-            return await self._compact([row.number for row in small]) if small else None
+            numbers = await self._next(start, eagerness)
+            return await self._compact(numbers) if numbers else None
+
+    async def is_due(self, start: int, eagerness: Eagerness) -> bool:
+        """Whether any file is worth it, if the newest published checkpoint were to start at `start`."""
+        async with self._lock:
+            return bool(await self._next(start, eagerness))
+
+    async def _next(self, start: int, eagerness: Eagerness) -> list[int]:
+        rows = await self.rows(start)
+        chosen = await self._choose(rows, eagerness)
+        together_chosen = [] if chosen else together(rows, eagerness, self._gatherer.file_bytes)
+        return [row.number for row in ([chosen] if chosen else together_chosen)]
 
     async def _choose(self, rows: list[FileRow], eagerness: Eagerness) -> FileRow | None:
         choice = Choice(eagerness, rows[-1].number if rows else 0, self._ledger.last_pass)

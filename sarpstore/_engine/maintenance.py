@@ -13,7 +13,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from sarpstore import _format as fmt
-from sarpstore._compaction import AT_REST, SETTLING, UNDER_PRESSURE, Compactor, few_removals, settled
+from sarpstore._compaction import AT_REST, FILE_BYTES, SETTLING, UNDER_PRESSURE, Compactor, few_removals, settled
 from sarpstore._errors import ClosedError, FailedError, LimitError, SarpError
 from sarpstore._eviction import Evictor
 from sarpstore._markpass import MarkPass
@@ -173,8 +173,13 @@ class Maintenance:
 
     async def _settle(self, progress: Progress | None) -> None:
         compactor = self.compactor
-        # The present file may be mostly dead, too; and only files before a checkpoint's start may go.
+        # The present file may be mostly dead, too; and only files before a checkpoint's start may go, which may be all
+        # that there are: then it is in one that is begun for it.
         await self._state.writer.end_file()
+        if not await compactor.is_due(self._state.gatherer.begin_position, SETTLING):
+            return
+        if self._state.space is None or self._state.space.free_for_copies >= FILE_BYTES:
+            await self._state.writer.begin_file()
         await self._checkpoint()
         # Of the files that are there now each is compacted once: not what is written meanwhile, or it might never end.
         start = self._start()

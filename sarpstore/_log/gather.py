@@ -165,6 +165,16 @@ class Gatherer:
         return not self.buffer.records and self.buffer.offset == fmt.LOG_HEADER_BYTES
 
     @property
+    def file_is_unborn(self) -> bool:
+        """The present file does not exist, and no frozen commit will make it."""
+        return self._header is not None
+
+    @property
+    def begin_position(self) -> int:
+        """Where the present file begins, whether it exists or not; every other log file ends before."""
+        return fmt.position(self.buffer.file_number, 0)
+
+    @property
     def file_bytes(self) -> int:
         """At which size a log file is sealed."""
         return self._file_pages * fmt.PAGE

@@ -139,15 +139,27 @@ class LogWriter:
 
     async def end_file(self) -> None:
         """End the present log file, full or not, and return once that is synced: what comes goes into another."""
-        if self._gatherer.file_is_new:
-            return
+        await self._can_freeze()
+        if not self._gatherer.file_is_new:
+            await self._end_commit(end_file=True)
+
+    async def begin_file(self) -> None:
+        """Return once the present log file exists, if only with a mark: a checkpoint may start in it then."""
+        await self._can_freeze()
+        if self._gatherer.file_is_unborn:
+            await self._end_commit()
+
+    async def _can_freeze(self) -> None:
         while not self._gatherer.can_freeze:
             self.check()
             self._keep_running()
             await asyncio.shield(self._progress)
         self.check()
+
+    async def _end_commit(self, *, end_file: bool = False) -> None:
+        """End the gathering commit, which is a mark if nothing has been gathered, and return once it is synced."""
         commit = self._gatherer.buffer.number
-        self._freeze(0 if self._gatherer.records else fmt.COMMIT_MARK, end_file=True)
+        self._freeze(0 if self._gatherer.records else fmt.COMMIT_MARK, end_file=end_file)
         self._keep_running()
         await self.durable(commit)
 

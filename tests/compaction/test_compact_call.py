@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from contextlib import AsyncExitStack
 
 import pytest
 from compaction_helpers import answers, options, reopened, small_steps, start_of
-from store_helpers import locations, memory_store, remove_checkpoints
+from store_helpers import locations, logs, memory_store, remove_checkpoints
 
 from sarpstore._compaction import few_removals, settled
-from sarpstore._files import MemoryFolder
+from sarpstore._files import MemoryFolder, size_of
 
 ROUTINGS_TOO = True
 
@@ -45,6 +46,47 @@ async def test_few_remove_records_are_left_and_nothing_comes_back():
     assert await reopened(folder.clone(), asked) == before
     remove_checkpoints(folder)
     assert await reopened(folder.clone(), asked) == before
+
+
+def log_bytes(folder: MemoryFolder) -> int:
+    return sum(size_of(folder, name) for name in logs(folder))
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["the process that wrote it", "a later one"])
+async def test_the_only_file_there_is_may_go(again):
+    """No checkpoint can start behind it before the next file is there."""
+    folder, held = MemoryFolder(), range(300, 310)
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(memory_store(folder.reopen(), **options(log_file_bytes=8 << 20)))
+        for number in range(310):
+            await store.namespace("m").insert([number, *range(63)], locations(64, number))
+        for number in range(300):
+            await store.namespace("m").truncate([number, *range(63)], blocks=0)
+        if again:
+            await stack.aclose()
+            store = await stack.enter_async_context(memory_store(folder.reopen(), **options(log_file_bytes=8 << 20)))
+        await store.sync()
+        before = log_bytes(folder)
+        await store.compact()
+        assert log_bytes(folder) < before // 4
+        for number in range(310):
+            match = await store.namespace("m").match([number, *range(63)])
+            assert match.blocks == (64 if number in held else 0)
+
+
+async def test_where_nothing_is_worth_it_no_file_is_made():
+    folder = MemoryFolder()
+    for _ in range(3):
+        async with memory_store(folder.reopen(), **options()) as store:
+            await store.compact()
+    assert not logs(folder)[1:]
+    async with memory_store(folder.reopen(), **options()) as store:
+        await store.namespace("m").insert(range(640), locations(640))
+    before = logs(folder)
+    for _ in range(3):
+        async with memory_store(folder.reopen(), **options()) as store:
+            await store.compact()
+    assert logs(folder) == before
 
 
 async def test_what_is_written_meanwhile_is_not_taken_up(monkeypatch):
