@@ -156,7 +156,7 @@ size_t sarp_removals_mark(sarp_removals *removals, const uint8_t *ids, size_t st
 
 int32_t sarp_removals_recount(sarp_removals *removals) {
     /* Pages of the table that nobody has written to stay untouched. */
-    for (uint32_t i = 0; i < removals->scope_size; i++)
+    for (uint32_t i = 0; removals->scopes_used && i < removals->scope_size; i++)
         if (removals->scopes[i].markers) removals->scopes[i].markers = 0;
     for (uint32_t i = 0; i < removals->markers.count; i++) {
         sarp_scope *scope = sarp_scope_of(removals, SARP_SCOPE_HOLDER, removals->markers.marks[i].holder, 1);

@@ -6,6 +6,7 @@ those of the specification's diagrams.
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Final
 
@@ -192,10 +193,13 @@ def checkpoint_name(number: int) -> str:
     return f"{number:016x}{CHECKPOINT_SUFFIX}"
 
 
+_is_number: Final = re.compile("[0-9a-f]{16}").fullmatch
+
+
 def numbered(names: list[str], suffix: str) -> list[int]:
     """The numbers of the folder's files with that suffix, ascending; names that are not ours are passed over."""
     stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
-    numbers = (int(s, 16) for s in stems if len(s) == 16 and all(c in "0123456789abcdef" for c in s))
+    numbers = (int(stem, 16) for stem in stems if _is_number(stem))
     return sorted(number for number in numbers if 0 < number < FILE_NUMBER_END)
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 PROFILES: Final = {"ci": (6_000, 20261130), "night": (1_000_000, None)}
 """Images, and the seed, where it is always the same."""
+INTERRUPTED: Final = {"cancel": "task cancelled", "close": "store closed beside"}
 
 
 def main() -> int:
@@ -114,6 +115,8 @@ def _report(campaign: Campaign, seconds: float) -> None:
         table.add_row(f"power cut: {mode}", f"{count:,}", "", "0", "0")
     for operation, count in sorted(campaign.refused.items()):
         table.add_row(f"refused: {operation}", f"{count:,}", f"{count:,}", "0", "0")
+    for how, count in sorted(campaign.interrupted.items()):
+        table.add_row(f"cut short: {INTERRUPTED[how]}", f"{count:,}", "", "0", "0")
     for kind in dict.fromkeys(kind for kind, _ in sorted(campaign.damaged)):
         found = {outcome: count for (other, outcome), count in campaign.damaged.items() if other == kind}
         lost = sum(count for outcome, count in found.items() if outcome not in ("harmless", "reported, nothing lost"))

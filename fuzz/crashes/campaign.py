@@ -44,6 +44,8 @@ class Campaign:
     """Crash images that were recovered, by what the power cut did."""
     refused: Counter[str] = field(default_factory=Counter)
     """Calls that the medium refused, by operation."""
+    interrupted: Counter[str] = field(default_factory=Counter)
+    """Operations that were cut short, by what."""
     damaged: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Damaged images, by damage and outcome."""
     slowest_s: float = 0.0
@@ -74,6 +76,7 @@ class Campaign:
                     pass
         except Exception as error:  # whatever it is, it is a finding
             return error
+        self.interrupted.update(history.interrupted)
         if history.injected and workload.fault is not None:
             self.refused[workload.fault.operation] += history.injected
         return None

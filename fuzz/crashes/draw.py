@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from life_steps import KINDS, Call, Clear, Fork, Insert, Remove, Reopen, Step, Together, Truncate, random_step
 
-from fuzz.crashes.history import Workload
+from fuzz.crashes.history import Interrupted, Workload
 from sarpstore import _format as fmt
 from sarpstore._files import Fault
 
@@ -30,6 +30,9 @@ _DRAWN: Final = tuple(
 _FAULT_SHARE: Final = 0.3
 _TOGETHER_SHARE: Final = 0.3
 """How many changes come while a checkpoint, a compaction or a mark pass is on its way."""
+_INTERRUPTED_SHARE: Final = 0.15
+_CLOSED_SHARE: Final = 0.3
+_TURNS: Final = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55)
 _OPERATIONS: Final[tuple[Operation, ...]] = ("write", "sync", "create", "rename", "remove", "sync_folder", "read")
 _REFUSALS: Final = {"write": (errno.EIO, errno.ENOSPC), "create": (errno.EIO, errno.ENOSPC)}
 
@@ -51,20 +54,27 @@ ALPHABET: Final[tuple[Step, ...]] = (
 
 
 def random_workload(random: Random, routing: str) -> Workload:
-    """A few steps; in some of them the medium refuses a call."""
-    steps: list[Step] = []
+    """A few steps, some of them cut short; in some workloads the medium refuses a call instead."""
+    fault = _random_fault(random) if random.random() < _FAULT_SHARE else None
+    steps: list[Step | Interrupted] = []
     for _ in range(random.randint(2, _STEPS_MAX)):
-        step = random_step(random, (*_DRAWN, "sync"))
-        if isinstance(step, Insert):
-            step = replace(step, counted=False)
-        if isinstance(step, (Insert, Remove, Truncate)) and random.random() < _TOGETHER_SHARE:
-            step = Together((step, Call(random.choice(["checkpoint", "checkpoint", "compact", "mark_pass"]))))
-        steps.append(step)
+        steps.append(_random_step(random, interrupts=fault is None))
         if random.random() < 0.05:
             steps.append(Reopen("all"))
     durability = random.choice(["always", "interval", "interval", "never"])
-    fault = _random_fault(random) if random.random() < _FAULT_SHARE else None
     return Workload(routing, durability, tuple(steps), fault)
+
+
+def _random_step(random: Random, *, interrupts: bool) -> Step | Interrupted:
+    step = random_step(random, (*_DRAWN, "sync"))
+    if isinstance(step, Insert):
+        step = replace(step, counted=False)
+    if interrupts and random.random() < _INTERRUPTED_SHARE:
+        assert isinstance(step, (Insert, Remove, Truncate, Clear, Call))
+        return Interrupted(step, random.choice(_TURNS), "close" if random.random() < _CLOSED_SHARE else "cancel")
+    if isinstance(step, (Insert, Remove, Truncate)) and random.random() < _TOGETHER_SHARE:
+        return Together((step, Call(random.choice(["checkpoint", "checkpoint", "compact", "mark_pass"]))))
+    return step
 
 
 def _random_fault(random: Random) -> Fault:

@@ -4,31 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from life_deeds import Deed, Deeds
 from life_machine import OPTIONS, Difference
 from life_model import Domain, Model, Path, Tree
-from life_steps import Call, Reopen, Step, Together
+from life_steps import Call, Clear, Insert, Remove, Reopen, Step, Together, Truncate
 from life_time import Horizons, WallClock
 
 import sarpstore
 from fuzz.crashes.disk import WatchedFolder
+from sarpstore import ClosedError
 from sarpstore._files import FaultyFolder, MemoryFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from random import Random
 
     from sarpstore import Store
     from sarpstore._files import CrashMode, Fault
 
-__all__ = ["MODES", "Answers", "Difference", "History", "Image", "Workload", "ask"]
+__all__ = ["MODES", "Answers", "Difference", "History", "Image", "Interrupted", "Workload", "ask"]
 
 MODES: Final[tuple[CrashMode, ...]] = ("lose", "keep", "tear", "pages", "junk")
 Answers: TypeAlias = tuple[tuple[int, ...], ...]
 """Of each domain's each path, the addresses of the blocks that match."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """A step that is cut short after so many turns of the loop: its task is cancelled, or the store is closed."""
+
+    step: Insert | Remove | Truncate | Clear | Call
+    turns: int
+    by: Literal["cancel", "close"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +48,7 @@ class Workload:
 
     routing: str
     durability: str
-    steps: tuple[Step, ...]
+    steps: tuple[Step | Interrupted, ...]
     fault: Fault | None = None
 
     @property
@@ -81,6 +92,8 @@ class History:
     changes: int = 0
     injected: int = 0
     """How many calls the medium refused."""
+    interrupted: Counter[str] = field(default_factory=Counter)
+    """Steps that were cut short, by what."""
 
     def __post_init__(self) -> None:
         self.tree = Tree()
@@ -105,7 +118,9 @@ class History:
         try:
             store = await self._open(folder)
             for step in self.workload.steps:
-                if isinstance(step, Reopen):
+                if isinstance(step, Interrupted):
+                    store = await self._interrupt(step, folder)
+                elif isinstance(step, Reopen):
                     await store.close()
                     self._acknowledge()
                     store = await self._open(folder)
@@ -148,6 +163,33 @@ class History:
         if self.workload.durability == "always" or isinstance(step, Call):
             self._acknowledge()
 
+    async def _interrupt(self, step: Interrupted, folder: WatchedFolder) -> Store:
+        """Begin a step and cut it short; what the store says then tells how far it got. The store, or the next one."""
+        deed, store, before = self._deeds.of(step.step), self._deeds.store, self.states[-1]
+        after, _ = deed.on(before)
+        self.states += [state for state in after if state is not before]
+        task = asyncio.create_task(as_coroutine(deed.do))
+        for _ in range(step.turns):
+            await asyncio.sleep(0)
+        self.interrupted[step.by] += not task.done()
+        if step.by == "cancel":
+            task.cancel()
+        else:
+            await store.close()
+        await asyncio.wait([task])
+        if not task.cancelled() and task.exception() is not None and not isinstance(task.exception(), ClosedError):
+            await task
+        if step.by == "close":
+            store = await self._open(folder)
+        answers = await ask(store, self.questions)
+        shown = [state for state in (before, *after) if self._answers_of(state) == answers]
+        if not shown:
+            raise Difference(f"after {step} the store is in no state that the step goes through: {answers}")
+        self.states.append(shown[-1])
+        if step.by == "close":
+            self._acknowledge()
+        return store
+
     async def _in_between(self, deed: Deed) -> Any:
         """Do it while what was started with it is somewhere on its way."""
         for _ in range(self.random.choice([0, 2, 5, 10, 20, 40])):
@@ -184,11 +226,16 @@ class History:
     def expected(self, number: int) -> Answers:
         """What the store says in state `number`."""
         if number not in self._expected:
-            state = self.states[number]
-            self._expected[number] = tuple(
-                tuple(state.match(domain, path)) for domain, paths in self.questions for path in paths
-            )
+            self._expected[number] = self._answers_of(self.states[number])
         return self._expected[number]
+
+    def _answers_of(self, state: Model) -> Answers:
+        return tuple(tuple(state.match(domain, path)) for domain, paths in self.questions for path in paths)
+
+
+async def as_coroutine(do: Callable[[], Awaitable[Any]]) -> Any:
+    """What a task can be made of."""
+    return await do()
 
 
 async def ask(store: Store, questions: Sequence[tuple[Domain, list[Path]]]) -> Answers:

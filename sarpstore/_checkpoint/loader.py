@@ -40,9 +40,11 @@ def steps_by_partition(
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[Any]]:
     """The steps of changes grouped by partition, in order of place within each, and where each group begins."""
     partition, steps = directory.steps(changes)
-    order = np.argsort(partition, kind="stable")
+    # Numbers of 16 bits numpy sorts by counting, several times as fast.
+    narrow = partition.astype(np.uint16) if len(directory.partitions) <= 1 << 16 else partition
+    order = np.argsort(narrow, kind="stable")
     starts = np.searchsorted(partition[order], np.arange(len(directory.partitions) + 1))
-    return np.ascontiguousarray(steps[order]), starts
+    return steps[order], starts
 
 
 def places_by_range(directory: Directory, rows: npt.NDArray[Any]) -> dict[Cursor, ImagePlace]:

@@ -124,6 +124,7 @@ class Matcher:
         """Answer all queries of the batch. Reads of all of them go out together."""
         missing = _Missing(self._scheduler)
         slices = queries.slices()
+        self._scheduler.turns.matched_ms = monotonic_ms()
         try:
             left = True
             while left:
@@ -151,7 +152,7 @@ class Matcher:
         """
         query, needs = self._query, self._needs
         locations = self._begin(sequenced, holder, location_dtype)
-        began = monotonic_ms()
+        began = self._scheduler.turns.matched_ms = monotonic_ms()
         if self.directory.match(self.pages.c, query, 1, needs) or needs.damaged_count:
             return None
         self.note_hold(began)

@@ -7,6 +7,8 @@ import contextlib
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
+from sarpstore._clock import monotonic_ms
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -18,6 +20,8 @@ _PAUSE_S: Final = 4e-3
 _BUSY_S: Final = 100e-6
 # Then a piece waits for a gap for so long at most: under a load that leaves no gap the work still ends some day.
 _WAIT_S_MAX: Final = 4e-3
+# If nobody has matched for so long, what the loop is busy with is insertions.
+_LATELY_MS: Final = 20.0
 
 
 class Turns:
@@ -26,6 +30,8 @@ class Turns:
     def __init__(self) -> None:
         self.waited_for = 0
         """Calls that somebody waits for and that wait for reads: each needs some more turns when these have ended."""
+        self.matched_ms = 0.0
+        """When the last match began, on the monotonic clock."""
         self._pieces: set[asyncio.Future[None]] = set()
         """Of work in the background that waits until there are none."""
 
@@ -40,6 +46,11 @@ class Turns:
             if not self.waited_for:
                 for piece in self._pieces:
                     _end(piece)
+
+    @property
+    def anybody_asks(self) -> bool:
+        """Whether a call waits for reads, or something was matched a moment ago."""
+        return self.waited_for > 0 or monotonic_ms() - self.matched_ms < _LATELY_MS
 
     async def nobody_waits(self, seconds: float) -> None:
         """Return when no call waits for reads, or after so long."""
@@ -62,12 +73,13 @@ def _end(piece: asyncio.Future[None]) -> None:
 async def give_way(turns: Turns) -> None:
     """Between two pieces of background work, each well below a millisecond: let the others run until they are idle.
 
-    On an idle loop the work goes on at once. Beside others it pauses, and a piece begins where the loop has nothing
+    On an idle loop the work goes on at once, and beside insertions alone it takes turns with them: what a checkpoint
+    falls behind a fast load is log to replay. Beside matches it pauses, and a piece begins where the loop has nothing
     else to do and nobody waits for reads, so that few of those who are waited for wait for a piece, however many kinds
     of work are due at a time. Where that never is each kind gets a piece in eight milliseconds. Who waits is told, and
     does not look again and again: that took a tenth of a busy loop's time.
     """
-    if await _turn() <= _BUSY_S and not turns.waited_for:
+    if (await _turn() <= _BUSY_S and not turns.waited_for) or not turns.anybody_asks:
         return
     await asyncio.sleep(_PAUSE_S)
     until = perf_counter() + _WAIT_S_MAX

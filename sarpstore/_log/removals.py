@@ -62,7 +62,8 @@ class _Marks:
         self.c.index = pointer("uint32_t *", self._index)
         self.c.index_size = size
         self.c.limit = limit
-        self.load(before)
+        if len(before):  # else the index is as it should be, and none of its memory is touched
+            self.load(before)
 
     def load(self, rows: npt.NDArray[Any]) -> bool:
         """Have these marks; False if one of them stands there twice."""

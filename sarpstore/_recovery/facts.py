@@ -17,22 +17,26 @@ import numpy.typing as npt
 from sarpstore import _format as fmt
 from sarpstore._checkpoint.head import CheckpointHead, NamespaceEntry
 from sarpstore._errors import StorageError
-from sarpstore._kernel import FEATURES, ffi, lib
+from sarpstore._kernel import FEATURES, ffi, lib, selected
 from sarpstore._recovery.accept import Damage
 
 if TYPE_CHECKING:
     from sarpstore._files import Folder
     from sarpstore._log.removals import Removals
 
-__all__ = ["FACT_TYPES", "Facts", "read_facts"]
+__all__ = ["IS_FACT", "Facts", "read_facts"]
 
-FACT_TYPES: Final = (
-    fmt.RECORD_REMOVE,
-    fmt.RECORD_CLEAR_HOLDER,
-    fmt.RECORD_NAMESPACE,
-    fmt.RECORD_RETIRE_FILE,
-    fmt.RECORD_COUNT,
-)
+IS_FACT: Final = np.zeros(256, np.bool_)
+"""By record type: whether it is read again for what it says."""
+IS_FACT[
+    [
+        fmt.RECORD_REMOVE,
+        fmt.RECORD_CLEAR_HOLDER,
+        fmt.RECORD_NAMESPACE,
+        fmt.RECORD_RETIRE_FILE,
+        fmt.RECORD_COUNT,
+    ]
+] = True
 # A run of a file that is read at once.
 _RUN_PAGES: Final = 1024
 _PLACE_DTYPE: Final = np.dtype([("position", "<u8"), ("page", "<u4"), ("reserved", "<u4")])
@@ -66,7 +70,7 @@ def read_facts(folder: Folder, uuid: bytes, facts: Facts, changes: npt.NDArray[A
     clearing = changes["type"] == fmt.RECORD_CLEAR_HOLDER
     # Epochs first: compaction may have moved a clear-holder record behind counts that were said after it took effect.
     _read(folder, uuid, facts, changes[clearing])
-    _read(folder, uuid, facts, changes[np.isin(changes["type"], FACT_TYPES) & ~clearing])
+    _read(folder, uuid, facts, selected(changes, IS_FACT[changes["type"]] & ~clearing))
 
 
 def _read(folder: Folder, uuid: bytes, facts: Facts, own: npt.NDArray[Any]) -> None:

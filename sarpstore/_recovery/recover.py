@@ -18,12 +18,13 @@ from sarpstore import _format as fmt
 from sarpstore._directory import Directory
 from sarpstore._errors import CorruptionError
 from sarpstore._io import together
+from sarpstore._kernel import selected
 from sarpstore._log.gather import LogEnd
 from sarpstore._log.header import LogHeader, Shape
 from sarpstore._log.removals import Removals
 from sarpstore._log.scan import FileScan, PageScanner, scan_file, scan_summary
 from sarpstore._recovery.accept import Accepted, Damage, accept
-from sarpstore._recovery.facts import FACT_TYPES, Facts, read_facts
+from sarpstore._recovery.facts import IS_FACT, Facts, read_facts
 from sarpstore._recovery.survey import Part, Survey, survey
 
 if TYPE_CHECKING:
@@ -185,7 +186,8 @@ async def _scan_part(
     if part.end - part.begin > _SUMMARY_PAGES_MIN * fmt.PAGE:
         summary = await scan_summary(scheduler, file, shape, directory.base, number, part.end, synced=synced)
         if summary is not None:
-            summary.changes = summary.changes[summary.changes["position"] >= fmt.position(number, part.begin)]
+            before = np.searchsorted(summary.changes["position"], fmt.position(number, part.begin))
+            summary.changes = summary.changes[int(before) :]
             advance(part.end - part.begin)
             return summary
     scanner = PageScanner(shape, directory.base, number, part.begin // fmt.PAGE, part.previous_commit)
@@ -200,7 +202,8 @@ def _accept(scans: list[FileScan], seen: Survey) -> Accepted:
 
 def _directory_changes(changes: npt.NDArray[Any]) -> npt.NDArray[Any]:
     kinds = changes["type"]
-    return np.ascontiguousarray(changes[(kinds == fmt.RECORD_SEGMENT) | (kinds == fmt.RECORD_POSTINGS)])
+    wanted = (kinds == fmt.RECORD_SEGMENT) | (kinds == fmt.RECORD_POSTINGS)
+    return changes if wanted.all() else selected(changes, wanted)
 
 
 async def _facts(
@@ -212,7 +215,7 @@ async def _facts(
             facts.take_head(seen.head)
         except ValueError as error:
             raise CorruptionError(fmt.checkpoint_name(seen.head.number), None, str(error)) from None
-    if np.isin(changes["type"], FACT_TYPES).any():
+    if IS_FACT[changes["type"]].any():
         await scheduler.run(read_facts, folder, seen.shape.uuid, facts, changes)
     return facts
 

@@ -89,7 +89,7 @@ class BackendSuite(ABC):
         ticket.release()
 
     async def test_errors_of_the_system(self, scheduler, tmp_path):
-        file = RealFile(os.open(tmp_path, os.O_RDONLY), str(tmp_path), "folder")
+        file = RealFile(os.open(tmp_path, os.O_RDONLY), str(tmp_path / "folder"), "folder")
         scheduler.attach(0, file)
         ticket = await scheduler.bring([0, 1, 9])
         assert sorted(ticket.errors()) == [(page, errno.EISDIR) for page in (0, 1, 9)]

@@ -41,6 +41,18 @@ def others(monkeypatch):
     return make
 
 
+def beside_matches() -> Turns:
+    made = Turns()
+    made.matched_ms = float("inf")
+    return made
+
+
+async def test_beside_insertions_alone_it_takes_turns(others):
+    loop = others(lambda _: 1e-3)
+    await give_way(Turns())
+    assert (loop.turns, loop.pauses) == (1, 0)
+
+
 async def test_on_an_idle_loop_work_goes_on(others):
     loop = others(lambda _: 20e-6)
     await give_way(Turns())
@@ -49,13 +61,13 @@ async def test_on_an_idle_loop_work_goes_on(others):
 
 async def test_beside_busy_others_it_waits_for_a_gap(others):
     loop = others(lambda n: 5e-4 if n < 3 else 20e-6)
-    await give_way(Turns())
+    await give_way(beside_matches())
     assert (loop.turns, loop.pauses) == (4, 1)
 
 
 async def test_where_there_is_no_gap_it_waits_for_a_bounded_time(others):
     loop = others(lambda _: 1e-3)
-    await give_way(Turns())
+    await give_way(beside_matches())
     assert turns._WAIT_S_MAX <= loop.now - turns._PAUSE_S < turns._WAIT_S_MAX + 3e-3
 
 

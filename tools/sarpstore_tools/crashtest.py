@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import secrets
 import signal
@@ -27,6 +28,7 @@ from sarpstore_tools.churning import TREES, Churned
 from sarpstore_tools.crashcheck import NOT_CHECKED, Checked, Oracle, verify_faults
 from sarpstore_tools.crashing import Acknowledged, Began, CrashJob, Message, Phase, Where
 from sarpstore_tools.killpoints import KillPoint, any_point
+from sarpstore_tools.powercut import FILE_SYSTEMS, CutDisk, NoPowerCutError, cut_disk
 
 MODULE = "sarpstore_tools.crashing"
 OLD_TREES_CHECKED = 100
@@ -71,6 +73,11 @@ class Round(msgspec.Struct, kw_only=True):
 @click.option("--removals", is_flag=True, help="Remove, too: short rounds, on a few small trees.")
 @click.option("--points", is_flag=True, help="The writer kills itself at named points, of its system calls.")
 @click.option(
+    "--power-cuts",
+    type=click.Choice(list(FILE_SYSTEMS)),
+    help="Cut the power, too: the store is on a file system of this type, in a file. Needs root.",
+)
+@click.option(
     "--seconds-max", type=click.FloatRange(min=0, min_open=True), help="Start no round after so many seconds."
 )
 @store_option
@@ -83,6 +90,7 @@ def crashtest(
     seed: int | None,
     removals: bool,
     points: bool,
+    power_cuts: str | None,
     seconds_max: float | None,
     store: Path | None,
     json_file: Any,
@@ -100,19 +108,42 @@ def crashtest(
     With --points it is not killed at a random moment, but kills itself before, within or after some call that creates,
     writes, syncs, renames or removes a log file, images or a checkpoint, or syncs the folder.
 
+    With --power-cuts its file system is shut down just before, as by a power cut, and mounted again: what was not
+    synced is gone. What had reached the disk stays; that a disk loses its own cache is not tried.
+
     Exit status: 0 if nothing was lost, wrong or faulty, 1 otherwise, 2 if the test could not be done.
     """
     seed = secrets.randbits(32) if seed is None else seed
     deadline = time.monotonic() + (seconds_max or float("inf"))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with work_folder(store) as folder, Progress(*columns, console=Console(stderr=True)) as progress:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(work_folder(store))
+        disk = _disk(stack, folder, power_cuts)
+        progress = stack.enter_context(Progress(*columns, console=Console(stderr=True)))
         machine = this_machine(folder)
         task = progress.add_task(f"kills (seed {seed})", total=kills)
-        test = _CrashTest(str(folder / "store"), durability, seed, removals=removals, points=points)
+        place = str((disk.folder if disk else folder) / "store")
+        test = _CrashTest(place, durability, seed, removals=removals, points=points, disk=disk)
         while len(test.rounds) < kills and time.monotonic() < deadline and not test.is_over:
             test.round(is_last=len(test.rounds) + 1 == kills)
             progress.update(task, completed=len(test.rounds))
     finish(context, _report(machine, test, kills), json_file)
+
+
+def _disk(stack: contextlib.ExitStack, folder: Path, file_system: str | None) -> CutDisk | None:
+    """The disk whose power is cut, if any is."""
+    if file_system is None:
+        return None
+    try:
+        return stack.enter_context(cut_disk(folder, file_system))
+    except NoPowerCutError as error:
+        raise CannotCutError(str(error)) from None
+
+
+class CannotCutError(click.ClickException):
+    """There is no disk here whose power could be cut."""
+
+    exit_code = 2
 
 
 class _CrashTest:
@@ -126,7 +157,9 @@ class _CrashTest:
         *,
         removals: bool,
         points: bool,
+        disk: CutDisk | None,
     ) -> None:
+        self.disk = disk
         self.removals = removals
         self.points = points
         self.seed = seed
@@ -153,7 +186,7 @@ class _CrashTest:
             removals=self.removals,
             point=any_point(self._random) if self.points else None,
         )
-        listener = _Listener(Worker(MODULE, job, Message | Churned))
+        listener = _Listener(Worker(MODULE, job, Message | Churned), self.disk)
         if self.points:
             listener.await_death(POINT_SECONDS_MAX)
         else:
@@ -211,8 +244,10 @@ def _inserted(op: Began | Churned) -> int:
 class _Listener(threading.Thread):
     """Hears the process out, so that its pipe never fills; what it said until its death is complete after the kill."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, disk: CutDisk | None) -> None:
         super().__init__(daemon=True)
+        self._disk = disk
+        self._is_cut = False
         self.ops: dict[int, Any] = {}
         self.acknowledged: list[int] = []
         self.where: str = "starting"
@@ -231,7 +266,7 @@ class _Listener(threading.Thread):
                 self.acknowledged += message.ops
             elif isinstance(message, Phase):
                 self._reach(message.where)
-            elif isinstance(message, Failed):
+            elif isinstance(message, Failed) and not self._is_cut:
                 self.failed = message.reason
         self._reach("")
 
@@ -269,10 +304,15 @@ class _Listener(threading.Thread):
         self._bury()
 
     def _bury(self) -> None:
-        """Kill it, if it lives, and hear it out."""
+        """Kill it, if it lives, the power going before that where it is cut, and hear it out."""
+        if self._disk is not None:
+            self._is_cut = True
+            self._disk.cut()
         self._worker.kill()
         self.join()
         self._worker.stop()
+        if self._disk is not None:
+            self._disk.back()
 
 
 def _report(machine: Machine, test: _CrashTest, kills: int) -> Report:
@@ -359,7 +399,8 @@ def _method(test: _CrashTest) -> list[str]:
     )
     if test.points:
         moments = "by itself, before, within or after a system call that changes its files"
+    how = "SIGKILL" if test.disk is None else "power cut (its file system shut down), then SIGKILL"
     return [
-        f"seed {test.seed}; durability {test.durability}; SIGKILL, {moments}; one store through all rounds",
+        f"seed {test.seed}; durability {test.durability}; {how}, {moments}; one store through all rounds",
         f"{asked}; half of the checks open read-only, so that the next writer recovers by itself",
     ]

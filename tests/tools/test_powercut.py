@@ -1,0 +1,59 @@
+"""Cutting the power of a real file system: it really forgets, and the store does not. Where mounting is allowed."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from sarpstore_tools.main import main
+from sarpstore_tools.powercut import NoPowerCutError, cut_disk
+
+
+@pytest.fixture
+def disk(tmp_path):
+    try:
+        with cut_disk(tmp_path, "ext4", 64 << 20) as made:
+            yield made
+    except NoPowerCutError as error:
+        pytest.skip(f"no disk to cut the power of: {error}")
+
+
+def test_what_was_not_synced_is_gone(disk):
+    folder = disk.folder
+    (folder / "synced").write_bytes(b"1" * 8192)
+    with (folder / "synced").open("rb+") as file:
+        os.fsync(file.fileno())
+        file.seek(8192)
+        file.write(b"2" * 8192)
+        file.flush()
+    fd = os.open(folder, os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
+    (folder / "unsynced").write_bytes(b"3")
+    disk.cut()
+    with pytest.raises(OSError, match="Input/output error"):
+        (folder / "after").write_bytes(b"4")
+    disk.back()
+    assert (folder / "synced").read_bytes() == b"1" * 8192
+    assert sorted(path.name for path in folder.iterdir() if path.is_file()) == ["synced"]
+
+
+@pytest.mark.usefixtures("disk")
+@pytest.mark.parametrize("more", [(), ("--removals", "--points")], ids=["inserting", "at points"])
+def test_a_store_loses_nothing_that_was_acknowledged(capsys, tmp_path_factory, more):
+    report = tmp_path_factory.mktemp("report") / "report.json"
+    with pytest.raises(SystemExit) as exit_info:
+        main(["crashtest", "--power-cuts", "ext4", "--kills", "3", "--seed", "8", *more, "--json", str(report)])
+    assert exit_info.value.code == 0, capsys.readouterr().out
+    figures = {figure["name"]: figure["value"] for figure in json.loads(report.read_bytes())["figures"]}
+    assert figures["kills"] == 3
+    assert figures["lost blocks"] == figures["wrong answers"] == figures["damaged records"] == 0
+
+
+def test_a_user_who_may_not_is_told_so(capsys, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SystemExit) as exit_info:
+        main(["crashtest", "--power-cuts", "xfs", "--kills", "1"])
+    assert exit_info.value.code == 2
+    assert "mkfs.xfs is not installed" in capsys.readouterr().err
