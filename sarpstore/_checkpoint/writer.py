@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sarpstore._log.gather import Gatherer
     from sarpstore._log.writer import LogWriter
 
-__all__ = ["Checkpointer", "checkpoint_due", "named_slots"]
+__all__ = ["Checkpointer", "named_slots"]
 
 _log = logging.getLogger("sarpstore")
 
@@ -43,38 +43,8 @@ _PIECE_BYTES: Final = 256 << 10
 # Image files may hold this many times what the newest head names before everything is imaged anew.
 _IMAGES_SHARE_MAX: Final = 3
 _IMAGES_BYTES_MIN: Final = 1 << 20
-_LOG_BYTES_MIN: Final = 256 << 10
-_LOG_BYTES_MIN_FAST: Final = 4 << 20
-_PAUSE_MS: Final = 500.0
-_LOG_SHARE: Final = 4
 # The event loop gets its turn after so many rows of the partition table.
 _YIELD_ROWS: Final = 2
-# Opening files, reading the head, the first partitions and the first record.
-_FIXED_MS: Final = 10
-
-
-def checkpoint_due(
-    log_bytes: int,
-    replay_bytes: int,
-    directory_bytes: int,
-    replay_bytes_per_ms: float,
-    target_ms: int,
-    since_ms: float,
-) -> bool:
-    """Whether the log since the last checkpoint has passed four times the directory's size, or recovery its target.
-
-    Hashed keys dirty every partition quickly, so a checkpoint costs about the directory's size (with what its head has
-    beside): by the first rule checkpoints write a quarter of what the log does at most. `replay_bytes` is what a
-    recovery would read: the open file's records and the others' summaries. Half the target is left for what comes
-    while it is written. Below a quarter of the directory's size none is due, nor below 4 MiB of log, or 256 KiB where
-    the last one began half a second ago (`since_ms`): at a server's pace little is left to replay, and a fast load is
-    not held up.
-    """
-    allowed = replay_bytes_per_ms * max(1, target_ms - _FIXED_MS) / 2
-    least = _LOG_BYTES_MIN if since_ms >= _PAUSE_MS else _LOG_BYTES_MIN_FAST
-    if log_bytes < max(least, directory_bytes / 4):
-        return False
-    return log_bytes >= _LOG_SHARE * directory_bytes or replay_bytes >= allowed
 
 
 class DiskBound(Protocol):

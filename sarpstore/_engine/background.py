@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from sarpstore import _format as fmt
-from sarpstore._checkpoint import Checkpointer, checkpoint_due
+from sarpstore._checkpoint import Checkpointer, checkpoint_due, replay_ms, slowness
 from sarpstore._clock import monotonic_ms
 from sarpstore._engine.lifetimes import Lifetimes
 from sarpstore._engine.maintenance import Maintenance
@@ -33,9 +33,6 @@ _START_AFTER_S: Final = 0.05
 _PUBLISH_S: Final = 1.0
 _EXPIRE_S: Final = 0.1
 _RETRY_S: Final = 10.0
-# What replaying a log is taken to cost until an open has measured it, and the least that counts as a measurement.
-_REPLAY_BYTES_PER_MS: Final = 500_000.0
-_MEASURED_BYTES_MIN: Final = 4 << 20
 
 
 class Background:
@@ -48,12 +45,10 @@ class Background:
         self._checkpointer = None if state.log is None else self._make_checkpointer(state)
         # A tail of nothing but marks and a seal needs no checkpoint.
         self._tail_bytes = state.found.tail_bytes if len(state.found.changes) else 0
-        self._replay_bytes = state.found.replayed_bytes
-        self._written = self._sealed = self._records = 0
+        self._replay_bytes, self._replay_changes = state.found.replayed_bytes, len(state.found.changes)
+        self._written = self._sealed = self._records = self._changes = 0
         """The log's counters at the last checkpoint."""
-        self._replay_bytes_per_ms = _REPLAY_BYTES_PER_MS
-        if state.found.replayed_bytes >= _MEASURED_BYTES_MIN:
-            self._replay_bytes_per_ms = state.found.replayed_bytes / max(1.0, state.recovery_ms)
+        self._slowness = slowness(self._replay_bytes, self._replay_changes, state.recovery_ms)
         self._checkpoint_ms = monotonic_ms()
         self.checkpoints = 0
         """Checkpoints published."""
@@ -138,13 +133,14 @@ class Background:
         """Write a checkpoint now."""
         assert self._checkpointer is not None
         writer = self._state.writer
-        now = writer.bytes_written, writer.seal_bytes, self._state.gatherer.records_ever
+        gatherer = self._state.gatherer
+        now = writer.bytes_written, writer.seal_bytes, gatherer.records_ever, gatherer.changes_ever
         self._checkpoint_ms = monotonic_ms()
         await self._checkpointer.write()
         self._state.gatherer.slots.published()
         self._state.ledger.on_checkpoint()
-        self._written, self._sealed, self._records = now
-        self._tail_bytes = self._replay_bytes = 0
+        self._written, self._sealed, self._records, self._changes = now
+        self._tail_bytes = self._replay_bytes = self._replay_changes = 0
         self.checkpoints += 1
 
     async def replace(self, state: State) -> None:
@@ -185,22 +181,22 @@ class Background:
         """Bytes of log behind the last checkpoint's start."""
         return self._tail_bytes + self._state.writer.bytes_written - self._written
 
-    def _replay_bytes_since(self) -> int:
-        """Bytes that an open would read of them now: the open file's, and summaries of those that are sealed."""
+    def _replay_ms_since(self) -> float:
+        """What an open would take to go through them: the open file, and summaries of those that are sealed."""
         writer = self._state.writer
         open_file = min(writer.file_bytes, writer.bytes_written - self._written)
-        return self._replay_bytes + open_file + writer.seal_bytes - self._sealed
+        read = self._replay_bytes + open_file + writer.seal_bytes - self._sealed
+        changes = self._replay_changes + self._state.gatherer.changes_ever - self._changes
+        return self._slowness * replay_ms(read, changes)
 
     async def _checkpoint_when_due(self) -> None:
         while True:
             await asyncio.sleep(_CHECK_S)
             target = self._options.recovery_ms_target
             directory_bytes = self._state.directory.bytes + self._state.head_bytes()
-            log_bytes, replay_bytes = self._log_bytes_since(), self._replay_bytes_since()
+            log_bytes, expected_ms = self._log_bytes_since(), self._replay_ms_since()
             since_ms = monotonic_ms() - self._checkpoint_ms
-            if not checkpoint_due(
-                log_bytes, replay_bytes, directory_bytes, self._replay_bytes_per_ms, target, since_ms
-            ):
+            if not checkpoint_due(log_bytes, expected_ms, directory_bytes, target, since_ms):
                 continue
             try:
                 await self.checkpoint()

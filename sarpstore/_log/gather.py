@@ -141,7 +141,7 @@ class Gatherer:
         self._summary: list[npt.NDArray[Any]] = []
         self._summary_entries = 0
         self._header: LogHeader | None = None
-        self._frozen_records = self._frozen_new_bytes = 0
+        self._frozen_records = self._frozen_new_bytes = self._frozen_changes = 0
         self.buffer = self._begin_file()
         """Where records are added."""
 
@@ -153,6 +153,11 @@ class Gatherer:
     def records_ever(self) -> int:
         """Records gathered since the start, written or not."""
         return self._frozen_records + self.buffer.records
+
+    @property
+    def changes_ever(self) -> int:
+        """Changes that records gathered since the start make, one or more each."""
+        return self._frozen_changes + int(self.buffer.c.changes)
 
     @property
     def new_bytes(self) -> int:
@@ -234,6 +239,7 @@ class Gatherer:
         self._pages.trim_range(buffer.first_key, buffer.pages)
         self._frozen_records += buffer.records
         self._frozen_new_bytes += int(buffer.c.new_bytes)
+        self._frozen_changes += int(buffer.c.changes)
         self._summary.append(summary_of(buffer.changes))
         self._summary_entries += len(buffer.changes)
         self._note_end(buffer)
