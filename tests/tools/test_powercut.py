@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from sarpstore_tools.main import main
 from sarpstore_tools.powercut import NoPowerCutError, cut_disk
+
+import sarpstore
 
 
 @pytest.fixture
@@ -57,3 +63,30 @@ def test_a_user_who_may_not_is_told_so(capsys, monkeypatch):
         main(["crashtest", "--power-cuts", "xfs", "--kills", "1"])
     assert exit_info.value.code == 2
     assert "mkfs.xfs is not installed" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("disk")
+def test_a_store_that_skips_its_fsyncs_is_seen_to_lose(tmp_path):
+    root = Path(sarpstore.__file__).parent.parent
+    for name in ("sarpstore", "tools"):
+        shutil.copytree(root / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    writer = tmp_path / "sarpstore" / "_log" / "writer.py"
+    text, sync = writer.read_text(), "    if sync:\n        file.sync()\n"
+    assert text.count(sync) == 1
+    writer.write_text(text.replace(sync, ""))
+    command = (
+        sys.executable,
+        "-m",
+        "sarpstore_tools",
+        "crashtest",
+        "--power-cuts",
+        "ext4",
+        "--kills",
+        "6",
+        "--seed",
+        "4",
+    )
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{tmp_path / 'tools'}"}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "were acknowledged" in done.stdout

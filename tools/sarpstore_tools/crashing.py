@@ -41,7 +41,8 @@ Where = Literal["opening", "inserting", "checkpointing", "closing", "closed"]
 class CrashJob(msgspec.Struct, kw_only=True):
     """One round. Trees below `first_tree` were used by earlier ones; after `close_after` seconds, it closes.
 
-    `removals`: blocks are removed, too, as `churning` does. `point`: where it kills itself.
+    `removals`: blocks are removed, too, as `churning` does. `point`: where it kills itself. `power_cut`: the power goes
+    before it is killed.
     """
 
     store: str
@@ -52,6 +53,7 @@ class CrashJob(msgspec.Struct, kw_only=True):
     close_after: float | None
     removals: bool = False
     point: KillPoint | None = None
+    power_cut: bool = False
 
 
 class Phase(msgspec.Struct, tag=True):
@@ -95,9 +97,9 @@ def main() -> int:
     """Do the job of the first argument; the exit status is 0, or 2 after a `Failed` message."""
     # Ctrl-C reaches the whole process group; the parent ends this process in its own time.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A torn tail is what a kill leaves: no news here.
-    logging.getLogger("sarpstore").setLevel(logging.ERROR)
     job = msgspec.json.decode(sys.argv[1], type=CrashJob)
+    # A torn tail is what a kill leaves, and without power nothing can be read: no news here.
+    logging.getLogger("sarpstore").setLevel(logging.CRITICAL + 1 if job.power_cut else logging.ERROR)
     parent = Parent()
     if job.point is not None:
         arm(job.point)

@@ -185,6 +185,7 @@ class _CrashTest:
             close_after=self._random.uniform(0.02, 0.3) * share if aim == "closing" else None,
             removals=self.removals,
             point=any_point(self._random) if self.points else None,
+            power_cut=self.disk is not None,
         )
         listener = _Listener(Worker(MODULE, job, Message | Churned), self.disk)
         if self.points:
