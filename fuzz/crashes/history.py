@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from life_deeds import Deed, Deeds
 from life_machine import OPTIONS, Difference
-from life_model import Domain, Model, Path, Tree
+from life_model import Domain, Model, Path, Tree, longest
 from life_steps import Call, Clear, Insert, Remove, Reopen, Step, Together, Truncate
 from life_time import Horizons, WallClock
 
@@ -218,10 +218,7 @@ class History:
     @property
     def questions(self) -> list[tuple[Domain, list[Path]]]:
         """The longest paths of each domain: what they match tells all that is held."""
-        return [
-            (domain, [path for path in inserted if self.tree.is_leaf(path)])
-            for domain, inserted in self._deeds.inserted.items()
-        ]
+        return [(domain, longest(inserted)) for domain, inserted in self._deeds.inserted.items()]
 
     def expected(self, number: int) -> Answers:
         """What the store says in state `number`."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from life_deeds import CERTAIN, NOTED_S, REFUSED, Deed, Deeds, Doubt
 from life_folder import CutFolder
-from life_model import Domain, Model, Path, Tree
+from life_model import Domain, Model, Path, Tree, longest
 from life_process import quiet_process
 from life_steps import DOMAINS, Call, Crash, Heads, Pour, Reopen, Setup, Step, Together
 from life_time import Horizons, Scope, WallClock
@@ -224,8 +224,7 @@ class Life:
     async def _check_all(self) -> None:
         """Ask for everything that was ever inserted."""
         for domain, inserted in self._deeds.inserted.items():
-            paths = [path for path in inserted if self._tree.is_leaf(path)]
-            paths += self._deeds.paths
+            paths = [*longest(inserted), *self._deeds.paths]
             self._notice_eviction()
             self._let_expire()
             deed = self._deeds.match_many(domain, paths, located=True)

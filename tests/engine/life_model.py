@@ -7,11 +7,11 @@ after a crash, and try several orders of what was started together.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, zip_longest
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 Domain: TypeAlias = tuple[str, int]
 """(namespace, holder): the same tokens under another of them are other blocks."""
@@ -25,6 +25,12 @@ UNKNOWN: Final = 0.0
 
 Value = TypeVar("Value")
 _NOWHERE: Final[frozenset[int]] = frozenset()
+
+
+def longest(paths: Iterable[Path]) -> list[Path]:
+    """Those that none of the others begins with: what they match tells what all of them do."""
+    ordered = sorted(paths)
+    return [path for path, after in zip_longest(ordered, ordered[1:], fillvalue=()) if after[: len(path)] != path]
 
 
 class Tree:
@@ -41,10 +47,6 @@ class Tree:
         if known is None:
             known = self._paths[path] = self._walk(path)
         return known
-
-    def is_leaf(self, path: Path) -> bool:
-        """Whether no longer path was spoken of."""
-        return not path or not self._followers[self.blocks(path)[-1]]
 
     def _walk(self, path: Path) -> list[Block]:
         parent, found = 0, []
