@@ -42,7 +42,7 @@ def quiet_process(random: Random) -> Iterator[Process]:
         loop = clock.loop = runner.get_loop()
         patch.setattr(header, "secrets", SimpleNamespace(token_bytes=random.randbytes))
         patch.setattr(state, "choose_backend", lambda *_: LoopBackend(random))
-        for module in (background, matcher):
+        for module in (background, matcher, turns):
             patch.setattr(module, "monotonic_ms", lambda: loop.time() * 1e3)
         for module in (header, lifetimes):
             patch.setattr(module, "wall_ms", lambda: int(clock.now_ms()))
