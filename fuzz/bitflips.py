@@ -21,9 +21,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from life_process import quiet_process
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -41,8 +43,6 @@ OUTCOMES: Final = ("detected by both", "by the engine", "by verify", "harmless",
 _SHAPES: Final[dict[str, Any]] = {
     "hash": "mmh3",
     "block_tokens": 1,
-    "io": "threads",
-    "queue_depth": 1,
     "cache_bytes": 1 << 16,
     # Small tables make an open quick.
     "directory_bytes_max": 1 << 20,
@@ -206,9 +206,10 @@ async def flip_store(work: Work) -> tuple[Counts, list[str]]:
 
 
 def run_work(work: Work) -> tuple[Counts, list[str]]:
-    """A share of the flips, in a process of its own."""
+    """A share of the flips, in a process of its own, and in it without threads: they would take most of the time."""
     logging.getLogger("sarpstore").setLevel(logging.CRITICAL)
-    return asyncio.run(flip_store(work))
+    with quiet_process(Random(work.routing)) as process:
+        return process.runner.run(flip_store(work))
 
 
 def flip_all(routing: str, arguments: argparse.Namespace, progress: Progress) -> tuple[Counts, list[str]]:
