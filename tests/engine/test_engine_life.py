@@ -36,7 +36,7 @@ from sarpstore._directory import Evicted
 from sarpstore._engine.lifetimes import Lifetimes
 from sarpstore._eviction import Evictor
 
-LIVES = 500
+LIVES = 200
 DOMAIN = ("a", 0)
 
 chances = st.randoms(use_true_random=False)
