@@ -53,9 +53,13 @@ class QuietLoop(asyncio.SelectorEventLoop):
 
         def run() -> None:
             try:
-                future.set_result(function(*args))
+                result = function(*args)
             except Exception as error:  # whoever waits for the call gets it
-                future.set_exception(error)
+                if not future.done():
+                    future.set_exception(error)
+            else:
+                if not future.done():  # nobody waits any more
+                    future.set_result(result)
 
         self.call_soon(run)
         return future
