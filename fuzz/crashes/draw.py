@@ -34,6 +34,7 @@ _INTERRUPTED_SHARE: Final = 0.15
 _CLOSED_SHARE: Final = 0.3
 _TURNS: Final = (0, 1, 1, 2, 2, 3, 5)
 _TURNS_OF_CALLS: Final = (1, 2, 3, 5, 8, 13, 21, 34, 55)
+_BESIDE: Final = ("checkpoint", "checkpoint", "compact", "squeeze", "mark_pass")
 _OPERATIONS: Final[tuple[Operation, ...]] = ("write", "sync", "create", "rename", "remove", "sync_folder", "read")
 _REFUSALS: Final = {"write": (errno.EIO, errno.ENOSPC), "create": (errno.EIO, errno.ENOSPC)}
 
@@ -75,7 +76,7 @@ def _random_step(random: Random, *, interrupts: bool) -> Step | Interrupted:
         turns = random.choice(_TURNS_OF_CALLS if isinstance(step, Call) else _TURNS)
         return Interrupted(step, turns, "close" if random.random() < _CLOSED_SHARE else "cancel")
     if isinstance(step, (Insert, Remove, Truncate)) and random.random() < _TOGETHER_SHARE:
-        return Together((step, Call(random.choice(["checkpoint", "checkpoint", "compact", "mark_pass"]))))
+        return Together((step, Call(random.choice(_BESIDE))))
     return step
 
 

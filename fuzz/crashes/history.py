@@ -57,6 +57,9 @@ class Workload:
             "cache_bytes": 1 << 16,
             "markers_max": 4096,
             "routing": self.routing,
+            # So that lists of a few records grow.
+            "refine_at": 3,
+            "prune_at": 2,
             "durability": self.durability,
         }
 

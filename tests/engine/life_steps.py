@@ -160,7 +160,7 @@ Step: TypeAlias = (
     | Crash
 )
 
-CALLS: Final = ("sync", "checkpoint", "compact", "mark_pass")
+CALLS: Final = ("sync", "checkpoint", "compact", "squeeze", "mark_pass")
 WEIGHTS: Final = {
     "insert": 9.0,
     "match": 3.0,
@@ -174,6 +174,7 @@ WEIGHTS: Final = {
     "sync": 1.2,
     "checkpoint": 1.0,
     "compact": 1.0,
+    "squeeze": 0.8,
     "mark_pass": 0.8,
     "reopen": 0.9,
     "crash": 1.1,
@@ -206,6 +207,8 @@ class Setup:
     """A bound that is met: what is least asked for is evicted."""
     ttl_s: int | None = None
     """The store's time to live; others may be set, too."""
+    refine_at: int = 16
+    """Of `sarp`: at which length its lists grow."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -217,6 +220,8 @@ class Setup:
             "markers_max": self.markers_max,
             "bytes_max": self.bytes_max,
             "ttl_s": self.ttl_s,
+            "refine_at": self.refine_at,
+            "prune_at": min(3, self.refine_at - 1),
         }
 
     @property
@@ -237,7 +242,8 @@ def random_setup(random: Random, routing: str) -> Setup:
     markers_max = random.choice([64, 4096, 4096, 4096])
     bytes_max = random.choice(_BOUNDS) if random.random() < 0.25 else None
     ttl_s = random.choice([*SECONDS, FOR_EVER_S, FOR_EVER_S]) if random.random() < 0.3 else None
-    return Setup(routing, durability, cache_bytes, sync_interval_ms, markers_max, bytes_max, ttl_s)
+    refine_at = random.choice([2, 4, 16]) if routing == "sarp" else 16
+    return Setup(routing, durability, cache_bytes, sync_interval_ms, markers_max, bytes_max, ttl_s, refine_at)
 
 
 def random_step(random: Random, kinds: tuple[str, ...]) -> Step:
