@@ -54,8 +54,6 @@ def test_any_life_of_a_store_agrees_with_the_model(routing):
     @seed(0)
     @settings(
         max_examples=LIVES,
-        deadline=None,
-        database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
     )
     @given(whole_lives(routing))

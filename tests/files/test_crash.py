@@ -190,7 +190,7 @@ def carry_out(folder, operation):
         getattr(file, kind)(*rest)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(operations, max_size=15), st.integers(0, 2**32))
 def test_any_history_survives_once_it_is_synced(history, seed):
     folder = MemoryFolder()

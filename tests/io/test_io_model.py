@@ -20,9 +20,7 @@ CONTENT = b"".join(map(pattern, range(PAGES))) + b"the tail of the file"
 page_lists = st.lists(st.tuples(st.integers(0, 1), st.integers(0, PAGES + 3)), max_size=40)
 ranges = st.tuples(st.integers(0, 1), st.integers(0, len(CONTENT) + 5000), st.integers(0, 1 << 18))
 requests = st.lists(st.tuples(st.one_of(page_lists, ranges), st.sampled_from([0, 1]), st.booleans()), max_size=20)
-hypothesis_settings = settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+hypothesis_settings = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 async def check_request(scheduler, files, request, priority):

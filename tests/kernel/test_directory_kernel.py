@@ -39,9 +39,6 @@ both_paths = pytest.mark.parametrize("features", sorted({0, FEATURES}))
 def deterministic(examples: int) -> settings:
     return settings(
         max_examples=examples,
-        derandomize=True,
-        deadline=None,
-        database=None,
         phases=[Phase.generate],  # a seed does not get simpler
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )

@@ -32,9 +32,6 @@ both_paths = pytest.mark.parametrize("features", sorted({0, FEATURES}))
 def deterministic(examples: int) -> settings:
     return settings(
         max_examples=examples,
-        derandomize=True,
-        deadline=None,
-        database=None,
         suppress_health_check=list(HealthCheck),
     )
 

@@ -85,7 +85,7 @@ def test_the_cache_equals_a_model(capacity: int, keys: str) -> None:
     rng = random.Random(capacity)
     pool = colliding(new_cache(capacity), few) if keys == "colliding" else [rng.getrandbits(34) for _ in range(few)]
 
-    @settings(max_examples=60, derandomize=True, deadline=None, database=None)
+    @settings(max_examples=60)
     @given(operations(pool))
     def run(sequence: list[tuple[bool, int]]) -> None:
         pages, model = new_cache(capacity), Clock(capacity)

@@ -71,7 +71,7 @@ def elements(directory: PostingsDirectory) -> set[tuple[int, ...]]:
 
 
 @both_paths
-@settings(max_examples=30, deadline=None, derandomize=True, database=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**32))
 def test_changes_do_what_the_twin_does_and_again_nothing(features: int, seed: int) -> None:
     rng = random.Random(seed)

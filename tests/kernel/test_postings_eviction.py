@@ -135,7 +135,7 @@ class Model:
 
 
 @pytest.mark.parametrize("setup", SETUPS, ids=range(len(SETUPS)))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 2**32))
 def test_levels_and_evictions_follow_the_model(setup: Setup, seed: int) -> None:
     rng, model, known = random.Random(seed), Model(setup), [""]

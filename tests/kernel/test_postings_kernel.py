@@ -88,7 +88,7 @@ def run(setup: Setup, seed: int, count: int, *, damage: bool) -> PostingsMachine
 @pytest.mark.parametrize("damage", [False, True], ids=["", "damage"])
 @pytest.mark.parametrize("scalar", [False, True], ids=["", "scalar"])
 @pytest.mark.parametrize("setup", SETUPS, ids=range(len(SETUPS)))
-@settings(max_examples=3, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32))
 def test_kernel_twin_and_dict_agree(setup: Setup, scalar: bool, damage: bool, seed: int) -> None:
     run(replace(setup, scalar=scalar), seed, 40, damage=damage)
@@ -110,7 +110,7 @@ def test_the_workload_reaches_everything() -> None:
     assert run(SETUPS[1], 3, 120, damage=False).counts["no room"]
 
 
-@settings(max_examples=8, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32))
 def test_nothing_is_lost_where_all_that_ties_is_read(seed: int) -> None:
     machine = run(Setup(read_cap=64, refine_at=6, prune_at=3), seed, 60, damage=False)

@@ -24,9 +24,6 @@ shapes = pytest.mark.parametrize(("key_bits", "window_blocks"), SHAPES)
 def deterministic(examples: int) -> settings:
     return settings(
         max_examples=examples,
-        derandomize=True,
-        deadline=None,
-        database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
 

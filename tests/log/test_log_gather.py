@@ -72,7 +72,7 @@ def test_a_sealed_files_summary_gives_the_same_changes_as_its_records(dtype):
             assert np.array_equal(paged.commits["number"], paged.commits[0]["number"] + np.arange(len(paged.commits)))
             assert paged.tail == paged.end
 
-    @settings(max_examples=40, derandomize=True, deadline=None, database=None)
+    @settings(max_examples=40)
     @given(inserts)
     def check(sequence):
         asyncio.run(write(sequence))

@@ -96,7 +96,7 @@ def test_nothing_found_is_nothing_accepted():
 commit_lists = st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.booleans()), max_size=12)
 
 
-@settings(max_examples=120, derandomize=True, deadline=None, database=None)
+@settings(max_examples=120)
 @given(commit_lists, st.integers(0, 12), st.integers(0, 2), st.integers(0, 5))
 def test_what_is_accepted_is_a_prefix_and_reaches_the_synced_position(drawn, synced_commits, tail_pages, previous):
     commits = [(previous + 1 + i, pages, complete, 0) for i, (pages, complete, _) in enumerate(drawn)]
@@ -122,7 +122,7 @@ def test_what_is_accepted_is_a_prefix_and_reaches_the_synced_position(drawn, syn
     assert len(result.damage) == flawed
 
 
-@settings(max_examples=60, derandomize=True, deadline=None, database=None)
+@settings(max_examples=60)
 @given(commit_lists, commit_lists, st.integers(0, 2))
 def test_accepting_again_up_to_the_accepted_end_gives_the_same(first, second, tail_pages):
     """As after the next open, whose header names that end: it is the synced position then."""

@@ -46,7 +46,7 @@ def sequence(kinds, tail):
     return np.concatenate([tokens.reshape(-1), np.ones(tail, dtype=np.uint32)])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(operations)
 def test_the_oracle_agrees_with_brute_force(steps):
     oracle, brute = Oracle(), BruteForce()

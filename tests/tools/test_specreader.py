@@ -35,7 +35,7 @@ def test_crc_of_the_check_string_is_the_specified_one() -> None:
 
 
 @given(st.integers(0, 3000), st.integers(0, 2**32))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_crc_of_any_length_equals_the_bytewise_one(length: int, seed: int) -> None:
     data = np.random.default_rng(seed).bytes(length)
     assert crc32c(data) == spec_writer.crc32c(data)
@@ -68,7 +68,7 @@ def test_tails_of_all_lengths_continue_a_state() -> None:
     st.integers(0, 2**64 - 1),
     st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_directory_keys_equal_those_by_big_integers(secret: bytes, block: bytes, namespace: int, holder: int) -> None:
     low, high = struct.unpack("<QQ", block)
     arrays = (np.array([value], dtype=np.uint64) for value in (low, high, namespace, holder))
@@ -128,7 +128,7 @@ PARSERS = [
 
 @pytest.mark.parametrize(("parse", "magic"), PARSERS)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_parsers_refuse_garbage_even_with_a_right_checksum(parse, magic, data) -> None:
     raw = data.draw(st.binary(max_size=300))
     major = struct.pack("<HH", 1, 0)

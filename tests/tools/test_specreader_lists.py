@@ -98,7 +98,7 @@ def test_stored_entries_are_taken_apart(built: Built) -> None:
 
 
 @given(st.integers(1, 64), st.integers(0, 63), st.binary(min_size=16, max_size=16), st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_keys_and_filters_of_any_record_equal_those_by_big_integers(
     tmp_path_factory: pytest.TempPathFactory, n: int, old_n: int, secret: bytes, token: int
 ) -> None:

@@ -89,7 +89,7 @@ def test_a_removal_is_of_one_holder_and_namespace(writer: Removing) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_left_is_what_a_plain_model_says(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     writer = Removing(tmp_path_factory.mktemp("model") / "s")
     writer.new_file()

@@ -106,7 +106,7 @@ def test_damaged_bytes_are_found_where_they_are(built: Built, path: Path) -> Non
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_flipped_bit_is_a_fault_or_in_void_or_torn_space(built: Built, data: st.DataObject) -> None:
     names = sorted(name for name in os.listdir(built.path) if name != "LOCK")
     name = data.draw(st.sampled_from(names))
@@ -128,7 +128,7 @@ def test_every_flipped_bit_is_a_fault_or_in_void_or_torn_space(built: Built, dat
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_random_garbage_never_raises(built: Built, tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     rng = random.Random(seed)
     path = Path(shutil.copytree(built.path, tmp_path_factory.mktemp("garbage") / "s"))

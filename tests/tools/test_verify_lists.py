@@ -105,7 +105,7 @@ def test_lists_that_shrink_below_a_greater_prune_at_are_clean(tmp_path: Path) ->
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_flipped_bit_is_a_fault_or_in_void_or_torn_space(built: Built, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(name for name in os.listdir(built.path) if name != "LOCK")))
     offset = data.draw(st.integers(0, (built.path / name).stat().st_size - 1))

@@ -138,7 +138,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_flipped_bit_is_a_fault(built: Path, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(name for name in os.listdir(built) if name != "LOCK")))
     offset = data.draw(st.integers(0, (built / name).stat().st_size - 1))
