@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -75,7 +76,7 @@ async def check_damaged(history: History, image: Image, kind: str, random: Rando
 
 
 def _outcome(history: History, image: Image, answers: Answers, damage: Damage, *, reported: bool) -> str:
-    allowed = range(image.first, image.last + 1)
+    allowed = image.allowed
     if any(history.expected(number) == answers for number in allowed):
         return "reported, nothing lost" if reported else "harmless"
     if any(_shortened(answers, history.expected(number)) for number in allowed) and reported:
@@ -108,7 +109,7 @@ async def _opened(history: History, image: Image, random: Random, cut: list[Imag
         if not left:
             mode = random.choice(MODES)
             folder = image.folder.crash(random, mode)
-            cut.append(Image(folder, image.first, image.last, mode, image.at, image.depth + 1, image.only))
+            cut.append(replace(image, folder=folder, mode=mode, depth=image.depth + 1))
 
     image.folder = image.folder.reopen()
     async with asyncio.timeout(SECONDS_MAX):
@@ -119,7 +120,7 @@ def _check_answers(history: History, image: Image, answers: Answers) -> None:
     if image.only is not None:
         if answers != image.only:
             raise Difference(f"{image.mode} at change {image.at}, depth {image.depth}: {answers}, was {image.only}")
-    elif not any(history.expected(number) == answers for number in range(image.first, image.last + 1)):
+    elif not any(history.expected(number) == answers for number in image.allowed):
         raise Difference(_unlike(history, image, answers))
 
 

@@ -78,6 +78,13 @@ class Image:
     """How many power cuts came during recoveries before."""
     only: Answers | None = None
     """What it has to say, where that is known: a recovery has ended, and said so."""
+    never: frozenset[int] = frozenset()
+    """States between them that never were: of an operation that was cut short before."""
+
+    @property
+    def allowed(self) -> list[int]:
+        """Numbers of the states that it may show."""
+        return [number for number in range(self.first, self.last + 1) if number not in self.never]
 
 
 @dataclass
@@ -108,7 +115,7 @@ class History:
         self._deeds = Deeds(self.tree, self.clock, Horizons(), sarpstore.LOCATION, lossy=False)
         self._expected: dict[int, Answers] = {}
         self._disk = MemoryFolder()
-        self._taking = True
+        self._never: frozenset[int] = frozenset()
 
     # --- doing
 
@@ -170,6 +177,7 @@ class History:
         """Begin a step and cut it short; what the store says then tells how far it got. The store, or the next one."""
         deed, store, before = self._deeds.of(step.step), self._deeds.store, self.states[-1]
         after, _ = deed.on(before)
+        begun = len(self.states)
         self.states += [state for state in after if state is not before]
         task = asyncio.create_task(as_coroutine(deed.do))
         for _ in range(step.turns):
@@ -185,10 +193,14 @@ class History:
         if step.by == "close":
             store = await self._open(folder)
         answers = await ask(store, self.questions)
-        shown = [state for state in (before, *after) if self._answers_of(state) == answers]
+        shown = [i for i, state in enumerate((before, *after)) if self._answers_of(state) == answers]
         if not shown:
             raise Difference(f"after {step} the store is in no state that the step goes through: {answers}")
-        self.states.append(shown[-1])
+        last = shown[-1]
+        # Up to now an image could show any of them; from now on those that it did not get to never were.
+        reached = begun + sum(state is not before for state in (before, *after)[: 1 + last])
+        self._never = self._never.union(range(reached, len(self.states)))
+        self.states.append((before, *after)[last])
         if step.by == "close":
             self._acknowledge()
         return store
@@ -214,7 +226,7 @@ class History:
         digest = _digest(folder, first, last)
         if digest not in self._seen:
             self._seen.add(digest)
-            self.images.append(Image(folder, first, last, mode, self.changes))
+            self.images.append(Image(folder, first, last, mode, self.changes, never=self._never))
 
     # --- what it should be
 

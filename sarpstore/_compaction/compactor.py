@@ -156,14 +156,14 @@ class Compactor:
 
     async def _survey(self) -> None:
         """Look at the files that have come since the last time, and again at those that were still being written."""
-        written, known = self._gatherer.buffer.file_number, self._files.facts
+        complete, known = self._log.complete_below, self._files.facts
         existing = [number for number in self._directory.base.files() if number <= self._log.newest_file]
         new = [number for number in existing if number not in known or number >= self._surveyed]
         for first in range(0, len(new), _SURVEYED_AT_ONCE):
             some = new[first : first + _SURVEYED_AT_ONCE]
             known.update(await self._scheduler.run_background(read_file_facts, self._folder, some))
             await give_way(self._scheduler.turns)
-        self._surveyed = written
+        self._surveyed = complete
 
     def _existing(self) -> list[int]:
         """The files that are there, with those that are no longer read. A slot may stand for one that is not."""

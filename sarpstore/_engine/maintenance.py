@@ -38,8 +38,10 @@ _MARKERS_MIN: Final = 4096
 # A few removals wait for a pass until so long after the last, or so many times as long as that took.
 _PASS_PAUSE_S: Final = 60.0
 _PASS_PAUSES: Final = 20
-# Compactions in a row that gain nothing, after which a `compact()` ends.
+# Compactions in a row that gain next to nothing, after which a `compact()` ends: what looks dead in them is what pages
+# lose to records that do not fit, up to a fourth where all records are of one unfortunate length.
 _FRUITLESS_MAX: Final = 3
+_GAIN_MIN: Final = 0.05
 # Of a bound on disk use, what needless markers may take in the heads for which room is kept, until they must retire.
 _WEIGHT: Final = 1 / 32
 # How often files are looked at whether one is worth compacting, and how fast one is read where nobody waits for it.
@@ -188,11 +190,10 @@ class Maintenance:
         before = compactor.bytes_deleted
         fruitless = 0
         while not settled(rows, self._state.gatherer.file_bytes) and fruitless < _FRUITLESS_MAX:
-            copied, deleted = compactor.bytes_copied, compactor.bytes_deleted
+            freed, deleted = compactor.bytes_freed, compactor.bytes_deleted
             if await compactor.compact_next(start, SETTLING) is None:
                 return
-            # What is copied out of small files may take as much room again.
-            gained = compactor.bytes_deleted - deleted > compactor.bytes_copied - copied
+            gained = compactor.bytes_freed - freed > _GAIN_MIN * (compactor.bytes_deleted - deleted)
             fruitless = 0 if gained else fruitless + 1
             if progress is not None:
                 done = compactor.bytes_deleted - before

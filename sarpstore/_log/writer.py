@@ -111,6 +111,14 @@ class LogWriter:
             pages += 0 if frozen.seal is None else frozen.seal.summaries + 1
         return pages * fmt.PAGE
 
+    @property
+    def complete_below(self) -> int:
+        """Log files with a lower number are written to their end."""
+        for frozen in self._ready:
+            if frozen.seal is None or frozen.seal.number > self._synced_commit:
+                return frozen.buffer.file_number
+        return self._gatherer.buffer.file_number
+
     def gathered(self) -> None:
         """A record was added to the gathering commit: it will be written in due time."""
         if self._gathered_at is None:
@@ -160,8 +168,9 @@ class LogWriter:
         """End the gathering commit, which is a mark if nothing has been gathered, and return once it is synced."""
         commit = self._gatherer.buffer.number
         self._freeze(0 if self._gatherer.records else fmt.COMMIT_MARK, end_file=end_file)
+        seal = self._ready[-1].seal
         self._keep_running()
-        await self.durable(commit)
+        await self.durable(commit if seal is None else seal.number)
 
     async def durable(self, number: int) -> None:
         """Return once the commit with that number is synced; raise what kept it from being."""

@@ -80,7 +80,7 @@ def _reaches(scan: FileScan, synced: int) -> bool:
 
 
 def _result(scans: list[FileScan], end: int, commit: int, synced: int) -> Accepted:
-    parts = [scan.changes[: int(np.searchsorted(scan.changes["position"], end))] for scan in scans]
+    parts = [scan.changes[: int(np.searchsorted(scan.changes["position"], np.uint64(end)))] for scan in scans]
     changes = joined(parts, CHANGE_DTYPE)
     return Accepted(changes, end, commit, synced, [d for scan in scans for d in _damage(scan, synced)])
 

@@ -186,7 +186,7 @@ async def _scan_part(
     if part.end - part.begin > _SUMMARY_PAGES_MIN * fmt.PAGE:
         summary = await scan_summary(scheduler, file, shape, directory.base, number, part.end, synced=synced)
         if summary is not None:
-            before = np.searchsorted(summary.changes["position"], fmt.position(number, part.begin))
+            before = np.searchsorted(summary.changes["position"], np.uint64(fmt.position(number, part.begin)))
             summary.changes = summary.changes[int(before) :]
             advance(part.end - part.begin)
             return summary

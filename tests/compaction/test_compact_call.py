@@ -74,6 +74,23 @@ async def test_the_only_file_there_is_may_go(again):
             assert match.blocks == (64 if number in held else 0)
 
 
+async def test_what_is_wholly_live_is_not_written_again():
+    """A file that has just been ended is not taken for one that was cut short, behind which others wait."""
+    folder = MemoryFolder()
+    async with memory_store(folder.reopen(), **options(log_file_bytes=1 << 20)) as store:
+        namespace, compactor = store.namespace("m"), store._background.maintenance.compactor
+        for number in range(400):
+            await namespace.insert([number, *range(63)], locations(64, number))
+        await store.compact()
+        for again in range(4):
+            for number in range(1000 * again, 1000 * again + 60):
+                await namespace.insert([1_000_000 + number, *range(63)], locations(64, number))
+                await namespace.truncate([1_000_000 + number, *range(63)], blocks=0)
+            await store.compact()
+            assert compactor.bytes_copied == 0
+            assert store.stats().log_bytes == log_bytes(folder) < 1 << 20
+
+
 async def test_where_nothing_is_worth_it_no_file_is_made():
     folder = MemoryFolder()
     for _ in range(3):

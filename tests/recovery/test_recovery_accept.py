@@ -88,6 +88,14 @@ def test_behind_a_lost_file_commits_follow_the_one_that_the_header_names():
     assert (result.end, result.commit, len(result.changes)) == (last.end, 9, 3)
 
 
+def test_positions_are_compared_as_whole_numbers():
+    """As floating-point numbers many of those of high file numbers would be one."""
+    number = (1 << 38) + 1
+    scan = scan_of([(1 + i, 1, True, 0) for i in range(20)], file_number=number)
+    result = accepted([scan], begin=fmt.position(number, fmt.LOG_HEADER_BYTES))
+    assert (result.end, result.commit, len(result.changes)) == (scan.end, 20, 20)
+
+
 def test_nothing_found_is_nothing_accepted():
     result = accepted([scan_of([])], commit=7)
     assert (result.end, result.commit, len(result.changes), result.damage) == (BEGIN, 7, 0, [])

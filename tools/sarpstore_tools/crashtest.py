@@ -306,12 +306,14 @@ class _Listener(threading.Thread):
 
     def _bury(self) -> None:
         """Kill it, if it lives, the power going before that where it is cut, and hear it out."""
-        if self._disk is not None:
-            self._is_cut = True
-            self._disk.cut()
-        self._worker.kill()
-        self.join()
-        self._worker.stop()
+        try:
+            if self._disk is not None:
+                self._is_cut = True
+                self._disk.cut()
+        finally:
+            self._worker.kill()
+            self.join()
+            self._worker.stop()
         if self._disk is not None:
             self._disk.back()
 
