@@ -15,6 +15,7 @@ import queue
 import re
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -119,6 +120,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="of the fuzzers; without one a random one is taken")
     arguments = parser.parse_args()
     seed = secrets.randbits(32) if arguments.seed is None else arguments.seed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # not without ending the fuzzers
     bugs = [bug for bug in BUGS if not arguments.bug or any(part in bug.name for part in arguments.bug)]
     if not bugs:
         parser.error("no bug has such a name")
