@@ -16,6 +16,7 @@ from sarpstore import _options
 from sarpstore._engine import background, lifetimes, matcher, state
 from sarpstore._io import turns
 from sarpstore._log import header
+from sarpstore._log.slots import Slots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +35,18 @@ class Process:
         """The length of log files of which a few pages' worth of data fills several."""
 
 
+def _take_used(self: Slots, file_number: int) -> int:
+    """As if all slots had been given once: one of a deleted file, if any is free."""
+    if not self._free:
+        return _take(self, file_number)
+    slot = self._free.popleft()
+    self._base.add_slot(slot, file_number)
+    return slot
+
+
+_take = Slots.take
+
+
 @contextlib.contextmanager
 def quiet_process(random: Random) -> Iterator[Process]:
     """A process in which `random` decides all that chance does. Small bounds make little data meet them."""
@@ -49,4 +62,6 @@ def quiet_process(random: Random) -> Iterator[Process]:
         patch.setattr(turns, "perf_counter", loop.time)
         # The bounds are lower than any that makes sense, so that few insertions meet them.
         patch.setattr(_options, "_LOG_FILES_MIN", 1)
+        if random.random() < 0.5:
+            patch.setattr(Slots, "take", _take_used)
         yield Process(runner, clock, small_files(patch, insert_windows=6))
