@@ -41,10 +41,12 @@ class CutDisk:
         self._image = image
 
     def cut(self) -> None:
-        """The power goes: every call that would write or sync fails from now on."""
+        """The power goes: every call that would write or sync fails from now on. NoPowerCutError if it cannot."""
         fd = os.open(self.folder, os.O_RDONLY)
         try:
             fcntl.ioctl(fd, _SHUTDOWN, _NO_LOG_FLUSH)
+        except OSError as error:
+            raise NoPowerCutError(f"{self.folder}: the file system cannot be shut down: {error.strerror}") from error
         finally:
             os.close(fd)
 
@@ -85,6 +87,8 @@ def cut_disk(place: Path, file_system: str, size: int = 512 << 20) -> Iterator[C
     disk = CutDisk(image, folder)
     disk.mount()
     try:
+        disk.cut()  # or whoever may mount, and may not do that, would know it at the first cut
+        disk.back()
         yield disk
     finally:
         disk.unmount()
