@@ -70,23 +70,15 @@ def test_a_store_that_skips_its_fsyncs_is_seen_to_lose(tmp_path):
     root = Path(sarpstore.__file__).parent.parent
     for name in ("sarpstore", "tools"):
         shutil.copytree(root / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    writer = tmp_path / "sarpstore" / "_log" / "writer.py"
-    text, sync = writer.read_text(), "    if sync:\n        file.sync()\n"
-    assert text.count(sync) == 1
-    writer.write_text(text.replace(sync, ""))
-    command = (
-        sys.executable,
-        "-m",
-        "sarpstore_tools",
-        "crashtest",
-        "--power-cuts",
-        "ext4",
-        "--kills",
-        "6",
-        "--seed",
-        "4",
-    )
+    files = tmp_path / "sarpstore" / "_files" / "real.py"
+    text = files.read_text()
+    for sync in ("os.fdatasync", "os.fsync"):
+        assert sync in text
+        text = text.replace(sync, "(lambda _: None)")
+    files.write_text(text)
+    crashtest = (sys.executable, "-m", "sarpstore_tools", "crashtest")
+    command = (*crashtest, "--power-cuts", "ext4", "--kills", "6", "--seed", "4")
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{tmp_path / 'tools'}"}
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    assert "were acknowledged" in done.stdout
+    assert "were acknowledged" in done.stdout or "does not open" in done.stdout
