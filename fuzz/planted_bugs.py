@@ -22,6 +22,19 @@ class Bug:
     new: str
 
 
+_CUT_AND_COPY: Final = (
+    "    return barrier_survives(&removed, record, record + SARP_SEGMENT_HEADER, n);\n"
+    "}\n"
+    "\n"
+    "const uint8_t *compact_copy(moving *m, const uint8_t *source, const kept *what, uint64_t *position) {\n"
+    "    sarp_commit *commit = m->commit;\n"
+    "    const uint32_t bytes = commit->location_bytes, length = segment_bytes(what->n, bytes);\n"
+    "    /* Postings records speak of the records before them. */\n"
+    "    uint8_t *record = commit_place(commit, length, commit->ordered ? SARP_PLACE_BEHIND : SARP_PLACE_BEST, position);\n"
+    "    memcpy(record, source, SARP_SEGMENT_HEADER);\n"
+)
+"""Of kernels/compact.c: where a record is cut, and where its copy begins."""
+
 BUGS: Final = (
     Bug(
         "skip the fsync of a commit",
@@ -124,25 +137,9 @@ BUGS: Final = (
     Bug(
         "compaction copies what was removed, with a birth of its own",
         "kernels/compact.c",
-        "    return barrier_survives(&removed, record, record + SARP_SEGMENT_HEADER, n);\n"
-        "}\n"
-        "\n"
-        "const uint8_t *compact_copy(moving *m, const uint8_t *source, const kept *what, uint64_t *position) {\n"
-        "    sarp_commit *commit = m->commit;\n"
-        "    const uint32_t bytes = commit->location_bytes, length = segment_bytes(what->n, bytes);\n"
-        "    /* Postings records speak of the records before them. */\n"
-        "    uint8_t *record = commit_place(commit, length, commit->ordered ? SARP_PLACE_BEHIND : SARP_PLACE_BEST, position);\n"
-        "    memcpy(record, source, SARP_SEGMENT_HEADER);\n",
-        "    return removed.markers ? n : barrier_survives(&removed, record, record + SARP_SEGMENT_HEADER, n);\n"
-        "}\n"
-        "\n"
-        "const uint8_t *compact_copy(moving *m, const uint8_t *source, const kept *what, uint64_t *position) {\n"
-        "    sarp_commit *commit = m->commit;\n"
-        "    const uint32_t bytes = commit->location_bytes, length = segment_bytes(what->n, bytes);\n"
-        "    /* Postings records speak of the records before them. */\n"
-        "    uint8_t *record = commit_place(commit, length, commit->ordered ? SARP_PLACE_BEHIND : SARP_PLACE_BEST, position);\n"
-        "    memcpy(record, source, SARP_SEGMENT_HEADER);\n"
-        "    store64(record + SARP_AT_BORN, *position);\n",
+        _CUT_AND_COPY,
+        _CUT_AND_COPY.replace("return barrier", "return removed.markers ? n : barrier")
+        + "    store64(record + SARP_AT_BORN, *position);\n",
     ),
     Bug(
         "compaction drops removals that are still needed",

@@ -147,17 +147,17 @@ class LogWriter:
 
     async def end_file(self) -> None:
         """End the present log file, full or not, and return once that is synced: what comes goes into another."""
-        await self._can_freeze()
+        await self._until_can_freeze()
         if not self._gatherer.file_is_new:
             await self._end_commit(end_file=True)
 
     async def begin_file(self) -> None:
         """Return once the present log file exists, if only with a mark: a checkpoint may start in it then."""
-        await self._can_freeze()
+        await self._until_can_freeze()
         if self._gatherer.file_is_unborn:
             await self._end_commit()
 
-    async def _can_freeze(self) -> None:
+    async def _until_can_freeze(self) -> None:
         while not self._gatherer.can_freeze:
             self.check()
             self._keep_running()
