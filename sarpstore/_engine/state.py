@@ -29,7 +29,7 @@ from sarpstore._log.gather import Gatherer, LogEnd
 from sarpstore._log.header import Shape
 from sarpstore._log.pages import Pages
 from sarpstore._log.removals import Removals
-from sarpstore._log.slots import Slots
+from sarpstore._log.slots import Slots, all_given
 from sarpstore._log.writer import LogWriter
 from sarpstore._markpass import Retirement
 from sarpstore._recovery import Facts, Recovered, read_header, read_log_changes, recover
@@ -252,9 +252,9 @@ async def _begin_writing(state: State, options: Options) -> None:
 
 async def _free_slots(state: State) -> Slots:
     base, loader = state.directory.base, state.loader
-    # Any slot without a file may be named by a kept checkpoint; which ones are is worth reading both only in need.
-    full = base.slot_count > fmt.SLOT_MAX
-    named = await state.scheduler.run(named_slots, state.folder) if full else range(base.slot_count)
+    # Which slots the kept checkpoints name is worth reading both of them only in need.
+    needed = all_given(state.found.end.file_number)
+    named = await state.scheduler.run(named_slots, state.folder) if needed else None
     return Slots(base, named, lambda: not loader.unloaded and loader.incomplete is None)
 
 

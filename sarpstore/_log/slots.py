@@ -18,20 +18,35 @@ if TYPE_CHECKING:
 
     from sarpstore._log.base import Base
 
-__all__ = ["Slots"]
+__all__ = ["Slots", "all_given"]
+
+
+def all_given(newest_file: int) -> bool:
+    """Whether every slot may have been given once, in a store whose newest log file is this one.
+
+    Before that, slots ascend with file numbers, and none above the newest file's was ever given. Afterwards any slot
+    without a file may be one that only the older checkpoint names.
+    """
+    return newest_file > fmt.SLOT_MAX
 
 
 class Slots:
     """The free slots of `base`, whose slots are those of the files that recovery found.
 
-    `named` are slots that a kept checkpoint names: those of them that have no file are free later. `counted` says
-    whether the base's counts of entries are complete.
+    `named` are the slots that a kept checkpoint names, where all slots may have been given once: those of them that
+    have no file are free later. None: only those of `base` have been given, and any of them may be named. `counted`
+    says whether the base's counts of entries are complete.
     """
 
-    def __init__(self, base: Base, named: Collection[int] = (), counted: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self, base: Base, named: Collection[int] | None = None, counted: Callable[[], bool] = lambda: True
+    ) -> None:
         self._base = base
         self._counted = counted
-        empty = [slot for slot, number in enumerate(base.slot_files[: base.slot_count].tolist()) if not number]
+        self._given = base.slot_count if named is None else fmt.SLOT_MAX + 1
+        """Slots from this one on have never been given."""
+        empty = [slot for slot, number in enumerate(base.slot_files[: self._given].tolist()) if not number]
+        named = set(empty) if named is None else named
         self._free = deque(slot for slot in empty if slot not in named)
         self._checkpoints = 0
         self._retired = deque((slot, self._checkpoints) for slot in empty if slot in named)
@@ -39,7 +54,7 @@ class Slots:
 
     def check(self) -> None:
         """LimitError where `take` would raise it."""
-        if self._base.slot_count > fmt.SLOT_MAX and not self._free:
+        if self._given > fmt.SLOT_MAX and not self._free:
             raise LimitError(
                 f"all {fmt.SLOT_MAX + 1:,} log files that a store may have are there; it can still be read "
                 "(read_only=True). Make a new store, with a larger log_file_bytes"
@@ -48,8 +63,11 @@ class Slots:
     def take(self, file_number: int) -> int:
         """The slot that stands for this file from now on. LimitError if none is free."""
         self.check()
-        new = self._base.slot_count
-        slot = new if new <= fmt.SLOT_MAX else self._free.popleft()
+        if self._given <= fmt.SLOT_MAX:
+            slot = self._given
+            self._given += 1
+        else:
+            slot = self._free.popleft()
         self._base.add_slot(slot, file_number)
         return slot
 

@@ -84,7 +84,8 @@ async def recover(
     if not options.read_only:
         seen.check_writable()
     directory = make_directory(shape)
-    for slot, number in seen.slots():
+    slots = _slots(seen)
+    for slot, number in slots.items():
         directory.base.add_slot(slot, number)
     scans = await _scan_parts(folder, scheduler, directory, seen, options.progress)
     # A long tail takes a while: not on the loop.
@@ -93,7 +94,7 @@ async def recover(
     facts = await _facts(folder, scheduler, options, seen, accepted.changes)
     directory.base.attach(facts.removals)
     gone = facts.retired.intersection(seen.missing)
-    for slot, number in seen.slots():
+    for slot, number in slots.items():
         if number in gone:  # what an older checkpoint has of it is a miss, and no damage
             directory.base.drop_slot(slot)
     return Recovered(
@@ -157,6 +158,16 @@ async def _scan_parts(
         finally:
             await scheduler.run(_close_all, files)
     return scans
+
+
+def _slots(seen: Survey) -> dict[int, int]:
+    """The file number of each slot. CorruptionError where two files have the same one, which no writer gives them."""
+    slots: dict[int, int] = {}
+    for slot, number in seen.slots():
+        if slots.setdefault(slot, number) != number:
+            other = fmt.log_name(slots[slot])
+            raise CorruptionError(fmt.log_name(number), 64, f"the header says slot {slot}, which is that of {other}")
+    return slots
 
 
 def _open_all(folder: Folder, names: list[str]) -> list[File]:

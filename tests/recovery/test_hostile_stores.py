@@ -60,6 +60,19 @@ async def test_a_log_file_in_the_slot_that_no_file_has():
             pass
 
 
+async def test_two_log_files_in_one_slot():
+    folder = await made()
+    async with memory_store(folder.reopen()) as store:
+        await store.namespace("y").insert(PATH, locations(64))
+    remove_checkpoints(folder)
+    first, second = logs(folder)
+    patch_header(folder, second, SLOT_AT, bytes(2))
+    with pytest.raises(sarpstore.CorruptionError, match=f"slot 0, which is that of {first}") as caught:
+        async with memory_store(folder):
+            pass
+    assert (caught.value.file, caught.value.offset) == (second, 64)
+
+
 @pytest.mark.parametrize(("at", "data"), [(0, (1 << 40).to_bytes(8, "little")), (8, b"\xff\xff")], ids=["file", "slot"])
 async def test_a_head_with_a_slot_or_a_file_that_cannot_be(at, data):
     folder = await made()
