@@ -48,6 +48,7 @@ static int32_t take_record(moving *m, const uint8_t *record, uint32_t unit) {
     sarp_compaction *file = m->file;
     const uint8_t type = record[SARP_AT_TYPE];
     if (type == SARP_SEGMENT) return m->move(m, record, (uint64_t)file->slot << 24 | unit);
+    if (type == SARP_POSTINGS && m->carry) return m->carry(m, record);
     if (is_noted(type)) file->others[file->other_count++] = (sarp_other_record){unit, type};
     return SARP_OK;
 }

@@ -16,11 +16,13 @@ typedef struct {
     uint32_t slot;
     uint32_t first_page, page_count;
     uint32_t unit;      /* of the file: what is before it has been gone through */
+    uint64_t oldest;    /* the lowest number of the log files that will be left */
     uint32_t partition; /* after SARP_NEED: the one that is not in memory */
     uint32_t other_limit, other_count; /* of one call */
     sarp_other_record *others;
     uint64_t live, dead;  /* segment records */
     uint64_t live_bytes;  /* of copies, whole units */
+    uint64_t carried_bytes; /* of postings records, whole units */
     uint64_t damaged;     /* records whose checksums or fields do not hold, and runs of bytes that are none */
 } sarp_compaction;
 

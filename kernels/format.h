@@ -84,6 +84,8 @@ enum {
     /* postings */
     SARP_POSTINGS_HEADER = 64,
     SARP_POSTINGS_ENTRY = 32,
+    SARP_AT_OPERATION = 24, /* of an entry */
+    SARP_AT_DROPPED = 26,   /* of an entry, u48 */
     SARP_POSTINGS_ENTRIES_MAX = 126
 };
 

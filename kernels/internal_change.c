@@ -63,7 +63,7 @@ static uint32_t changes_of_postings(const uint8_t *record, uint64_t position, sa
         out[i].point = word0 >> 1 & 7;
         out[i].supersedes = load64(entry + 8);
         out[i].root_key = load64(entry + 16);
-        out[i].operation = entry[24];
+        out[i].operation = entry[SARP_AT_OPERATION];
     }
     return count;
 }

@@ -9,12 +9,16 @@ typedef struct moving moving;
 /* Moves or drops one verified segment record; returns a status, and counts what it did. */
 typedef int32_t (*segment_mover)(moving *m, const uint8_t *record, uint64_t reference);
 
+/* Carries on what still counts of a verified postings record. */
+typedef int32_t (*postings_carrier)(moving *m, const uint8_t *record);
+
 struct moving {
     const sarp_base *base;
     sarp_commit *commit;
     sarp_compaction *file;
     void *directory;
     segment_mover move;
+    postings_carrier carry; /* NULL: the directory has no lists */
 };
 
 /* What of a record goes on. */

@@ -1,3 +1,4 @@
+#include "internal_change.h"
 #include "internal_compact.h"
 #include "internal_postings.h"
 
@@ -90,7 +91,75 @@ static int32_t move_postings(moving *m, const uint8_t *source, uint64_t referenc
     return enter_lists(m, &p, record, position);
 }
 
+/* --- what a postings record says of records and lists that stay */
+
+enum { CARRY_NO = 0, CARRY_YES = 1, CARRY_NEED = -1 };
+
+/* A record may have been cut since: its filters end where it does. */
+static int is_posted(moving *m, place at, uint32_t point) {
+    const uint64_t filter = at.filter;
+    for (uint32_t left = 0; left <= FINGERPRINTS; left++) {
+        at.filter = left ? filter >> (64 - 8 * left) << (64 - 8 * left) : 0;
+        if (!is_loaded(m, at)) return CARRY_NEED;
+        if (postings_at(m->directory, at, point)) return CARRY_YES;
+    }
+    return CARRY_NO;
+}
+
+/* Of a record in another file: that it is in a list, where it still is; that it is not, where it did not come back. Copies say so
+   by themselves. */
+static int carries_posting(moving *m, const uint8_t *entry) {
+    const uint64_t word0 = load64(entry), position = load64(entry + 8);
+    const uint64_t reference = reference_of(m->base, position);
+    if (reference == SARP_REFERENCE_NONE || position >> 24 == m->file->file_number) return CARRY_NO;
+    const int posted_now = is_posted(m, (place){word0 >> 16, load64(entry + 16), reference}, word0 >> 1 & 7);
+    if (posted_now == CARRY_NEED) return CARRY_NEED;
+    return posted_now == (entry[SARP_AT_OPERATION] == CHANGE_ADD) ? CARRY_YES : CARRY_NO;
+}
+
+/* Of a list its flags, as far as they are what the record says. That it lost some counts while a file is there in which it may
+   have got them. */
+static int carries_state(moving *m, uint8_t *entry) {
+    const sarp_postings *dir = m->directory;
+    const place at = {load64(entry) >> 16, 0, 0};
+    if (!is_loaded(m, at)) return CARRY_NEED;
+    sarp_posting_partition *part;
+    uint32_t index;
+    const uint64_t flags = posting_find(dir, at, &part, &index) ? posting_at(dir, part, index)->word1 : 0;
+    const int added = entry[SARP_AT_OPERATION] == CHANGE_ADD;
+    const uint64_t said = load64(entry + 16) & (added ? flags : ~flags);
+    store64(entry + 16, said);
+    if (added || !said) return said ? CARRY_YES : CARRY_NO;
+    uint64_t dropped = load64(entry + SARP_AT_OPERATION) >> 16;
+    if (!dropped) dropped = m->file->file_number;
+    store16(entry + SARP_AT_DROPPED, (uint16_t)dropped);
+    store32(entry + SARP_AT_DROPPED + 2, (uint32_t)(dropped >> 16));
+    return dropped >= m->file->oldest ? CARRY_YES : CARRY_NO;
+}
+
+static int32_t carry_postings(moving *m, const uint8_t *source) {
+    uint8_t record[SARP_PAGE];
+    uint32_t count = 0;
+    memcpy(record, source, SARP_POSTINGS_HEADER);
+    for (uint32_t i = 0; i < source[SARP_AT_N]; i++) {
+        uint8_t *entry = record + SARP_POSTINGS_HEADER + count * SARP_POSTINGS_ENTRY;
+        memcpy(entry, source + SARP_POSTINGS_HEADER + i * SARP_POSTINGS_ENTRY, SARP_POSTINGS_ENTRY);
+        const int carries = load64(entry + 8) ? carries_posting(m, entry) : carries_state(m, entry);
+        if (carries == CARRY_NEED) return SARP_NEED;
+        count += (uint32_t)carries;
+    }
+    if (!count) return SARP_OK;
+    if (!commit_has_room(m->commit, 1, count)) return SARP_NO_ROOM;
+    const uint32_t length = SARP_POSTINGS_HEADER + count * SARP_POSTINGS_ENTRY;
+    store16(record + SARP_AT_LENGTH, (uint16_t)length);
+    record[SARP_AT_N] = (uint8_t)count;
+    sarp_commit_append(m->commit, record, SARP_PLACE_BEHIND);
+    m->file->carried_bytes += record_units(length) * (uint64_t)SARP_UNIT;
+    return SARP_OK;
+}
+
 int32_t sarp_postings_compact(sarp_postings *dir, sarp_commit *commit, sarp_compaction *compaction, uint32_t records) {
-    moving m = {.base = dir->base, .commit = commit, .file = compaction, .directory = dir, .move = move_postings};
+    moving m = {.base = dir->base, .commit = commit, .file = compaction, .directory = dir, .move = move_postings,
+                .carry = carry_postings};
     return compact_records(&m, records);
 }

@@ -315,7 +315,7 @@ static void write_postings(sarp_commit *commit, const sarp_change *changes, uint
         store64(entry, posting_word0(c->key, c->n, c->d, c->point));
         store64(entry + 8, c->supersedes);
         store64(entry + 16, c->root_key);
-        entry[24] = c->operation;
+        entry[SARP_AT_OPERATION] = c->operation;
     }
     commit_add(commit, out, *position);
     *record = out;

@@ -150,7 +150,8 @@ class Compactor:
         base = self._directory.base
         # With what its copies would cost beside themselves: compaction must not go on for ever over that.
         summary = int(base.slot_entries[slot]) * _SUMMARY_BYTES[self._directory.routing]
-        live_bytes = int(base.slot_live[slot]) + removal_bytes + summary + FILE_BYTES
+        beside = removal_bytes + self._ledger.carried_bytes(number)
+        live_bytes = int(base.slot_live[slot]) + beside + summary + FILE_BYTES
         clean = self._ledger.clean(number)
         return FileRow(number, self._files.facts[number].bytes, live_bytes, removal_bytes, clean, before)
 
@@ -241,6 +242,7 @@ class Compactor:
         work.file_number, work.slot = number, slot
         work.others, work.other_limit = self._others, _OTHERS_AT_ONCE
         context = self._context(number)
+        work.oldest = min(context.files, default=number)
         file = await self._scheduler.run_background(self._open_file, fmt.log_name(number))
         try:
             for offset in range(fmt.LOG_HEADER_BYTES, end, _SLICE_BYTES):
@@ -271,13 +273,16 @@ class Compactor:
         """One kernel call, and what it asks for."""
         self._log.check()
         records = self._records_at_once()
-        commit, copies, promised = self._gatherer.buffer, work.live, self._log.promised_bytes
+        commit, promised = self._gatherer.buffer, self._log.promised_bytes
+        copies, carried = work.live, work.carried_bytes
         status = self._directory.compact(commit.c, work, records)
         self.bytes_freed -= self._log.promised_bytes - promised
         if work.live > copies:
             # Nobody waits for copies: they are written when a commit is full, or with what is waited for. A commit of
             # its own for each step would cost pages that the next compaction would find dead.
             self._ledger.on_copy(commit.file_number)
+        if work.carried_bytes > carried:
+            self._ledger.on_carried(commit.file_number, int(work.carried_bytes - carried))
         if work.other_count:
             await self._write_again(work, context, data, offset)
         if status == lib.SARP_NO_ROOM:

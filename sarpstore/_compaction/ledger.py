@@ -31,6 +31,7 @@ class FileLedger:
         self._copied = set(self._clean)
         """Files that have copies, or may have."""
         self._removal_bytes: dict[int, int] = {}
+        self._carried_bytes: dict[int, int] = {}
         self._checkpoints = 0
         self._deleted: dict[int, int] = {}
         """Of files deleted since the open, how many checkpoints had been published before."""
@@ -47,6 +48,10 @@ class FileLedger:
         """A remove record of so many bytes was placed in this file."""
         self._removal_bytes[number] = self._removal_bytes.get(number, 0) + length
 
+    def on_carried(self, number: int, length: int) -> None:
+        """So many bytes of postings records were carried on into this file."""
+        self._carried_bytes[number] = self._carried_bytes.get(number, 0) + length
+
     def on_pass(self, position: int, fully_live: Iterable[int] = ()) -> None:
         """A mark pass that began at `position` has ended; after it all segment records of these files were live."""
         self.last_pass = max(self.last_pass, position)
@@ -57,6 +62,7 @@ class FileLedger:
         """The file is gone."""
         self._clean.pop(number, None)
         self._removal_bytes.pop(number, None)
+        self._carried_bytes.pop(number, None)
         self._copied.discard(number)
         self._deleted[number] = self._checkpoints
 
@@ -77,6 +83,10 @@ class FileLedger:
     def removal_bytes(self, number: int) -> int:
         """Bytes of remove records that are known to be in the file."""
         return self._removal_bytes.get(number, 0)
+
+    def carried_bytes(self, number: int) -> int:
+        """Bytes of postings records that are known to have been carried on into the file."""
+        return self._carried_bytes.get(number, 0)
 
     def floors(self, files: Iterable[int]) -> Callable[[int], int]:
         """What `floor` is without one of these files, for each of them: one look at all, not one for each."""
