@@ -126,7 +126,8 @@ class Life:
         await self._open()
         if self._is_lossy:
             now = self._clock.now_ms()
-            self._pasts = [tuple(each.opened_again(now, self._noted) for each in past) for past in self._pasts]
+            again = (now, self._noted, self._horizons.may)
+            self._pasts = [tuple(each.opened_again(*again) for each in past) for past in self._pasts]
         await self._check_all()
 
     async def _crash(self, step: Crash) -> None:

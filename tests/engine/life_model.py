@@ -267,10 +267,11 @@ class Model:
             return self
         return replace(self, born=self.born | {domain: born | {self.tree.blocks(path)[0]: (UNKNOWN, latest)}})
 
-    def opened_again(self, now: float, noted: float) -> Model:
+    def opened_again(self, now: float, noted: float, expired: Callable[[Domain], float]) -> Model:
         """Another process may have found what was evicted or had expired, where its log still had it.
 
-        It knows when what was inserted before `noted` was; of all else it knows that it was before `now`.
+        It knows when what was inserted before `noted` was; of all else it knows that it was before `now`. Of what was
+        inserted before `expired` it may have a part: the last process need not have compacted all of it away.
         """
         model = self
         for domain, gone in self.gone.items():
@@ -280,14 +281,17 @@ class Model:
             for block, addresses in gone.items():
                 loose[block] = loose.get(block, _NOWHERE) | addresses | ({held[block]} if block in held else _NOWHERE)
             model = replace(model, held=model.held | {domain: back | held}, loose=model.loose | {domain: loose})
-        born = {domain: self._born_again(domain, now, noted) for domain in self.born}
+        born = {domain: self._born_again(domain, now, noted, expired(domain)) for domain in self.born}
         return replace(model, gone={}, born=born)
 
-    def _born_again(self, domain: Domain, now: float, noted: float) -> dict[Block, Span]:
+    def _born_again(self, domain: Domain, now: float, noted: float, expired: float) -> dict[Block, Span]:
         """Where a first block that was found again is held anew, too, each path may go with the one or the other."""
         held, gone = self.held.get(domain, {}), self.gone.get(domain, {})
         return {
-            block: (UNKNOWN if block in held and block in gone else earliest, latest if latest < noted else now)
+            block: (
+                UNKNOWN if (block in held and block in gone) or earliest < expired else earliest,
+                latest if latest < noted else now,
+            )
             for block, (earliest, latest) in self.born[domain].items()
         }
 

@@ -14,6 +14,8 @@ from life_deeds import Doubt
 from life_machine import Difference, live
 from life_model import Model, Tree
 from life_steps import (
+    Call,
+    Clear,
     Estimate,
     Fork,
     Insert,
@@ -147,6 +149,26 @@ def test_what_is_there_of_a_later_window_does_not_say_that_an_earlier_one_is_who
     live(setup, sequence, 22)
 
 
+@pytest.mark.parametrize("routing", fmt.ROUTINGS)
+def test_of_what_may_have_expired_for_one_process_the_next_may_have_a_part(routing):
+    """Compaction took the one record out, and did not come to the other, which has the first block, too."""
+    setup = Setup(routing, "never", 1 << 16, 1, 4096, None, 1_000_000, 16)
+    sequence = [
+        Insert(2, Fork(0, 0, 20, 1), False),
+        *(Wait(seconds) for seconds in (0, 1)),
+        Insert(0, Fork(5, 2, 0, 0), False),
+        *(Insert(0, Fork(0, 0, *tail), False) for tail in ((1, 0), (2, 0), (1, 1))),
+        Wait(0),
+        Remove(0, Fork(0, 0, 0, 0), (), False),
+        *(Insert(domain, Fork(1, 1, *tail), False) for domain, *tail in ((0, 2, 0), (2, 1, 1), (0, 0, 0))),
+        Clear(1),
+        SetTtl("holder", 0, 3),
+        Call("squeeze"),
+        Reopen("older"),
+    ]
+    live(setup, sequence, 5001)
+
+
 def test_a_step_is_made_plainer_until_nothing_is_left():
     step = random_step(Random(3), ("crash", "together"))
     seen = 0
@@ -186,11 +208,11 @@ def test_what_the_model_follows():
     assert (short.match(DOMAIN, path), during.follow(short, DOMAIN, [(path, 2)])) == ([10], None)
     [again], new = short.insert(DOMAIN, path[:2], 20, counted=False)
     assert (new, again.match(DOMAIN, path)) == (1, [10, 21])
-    opened = again.opened_again(0, 0)
+    opened = again.opened_again(0, 0, lambda _: 0)
     assert opened.match(DOMAIN, path) == [10, 21, 12]
     assert evicting.follow(opened, DOMAIN, [(path, [10, 11, 12])]).match(DOMAIN, path) == [10, 11, 12]
     [removed], _ = again.remove(DOMAIN, [two])
-    assert removed.opened_again(0, 0).match(DOMAIN, path) == [10]
+    assert removed.opened_again(0, 0, lambda _: 0).match(DOMAIN, path) == [10]
     born = Model(Tree()).insert(DOMAIN, path, 10, counted=False, born=(5, 6))[0][0]
     assert Doubt(expired=lambda _: 5).follow(born, DOMAIN, [(path, 0)]) is None
     assert Doubt(expired=lambda _: 5.5).follow(born, DOMAIN, [(path, 1)]) is None
