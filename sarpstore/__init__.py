@@ -10,6 +10,9 @@ a crash.
         match = await llama.match(tokens)
 """
 
+from sarpstore._chunks.policy import ChunkPolicy
+from sarpstore._chunks.policy import Evicted as ChunkEvicted
+from sarpstore._chunks.policy import Placed as ChunkPlaced
 from sarpstore._engine import Match, Namespace, PublishedStats, Stats, Store, published_stats
 from sarpstore._engine import open_store as open  # noqa: A004 - `sarpstore.open` is how it reads
 from sarpstore._errors import (
@@ -39,6 +42,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "LOCATION",
+    "ChunkEvicted",
+    "ChunkPlaced",
+    "ChunkPolicy",
     "ClosedError",
     "CorruptionError",
     "DiskFullError",

@@ -16,7 +16,7 @@ LAYERS = [
     {"_files"},
     {"_io"},
     {"_blocks", "_log"},
-    {"_directory"},
+    {"_directory", "_chunks"},
     {"_checkpoint"},
     {"_recovery"},
     {"_markpass", "_eviction", "_compaction"},
