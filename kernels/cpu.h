@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-enum { SARP_CPU_SSE42 = 1, SARP_CPU_AVX2 = 2, SARP_CPU_SHA_NI = 4 };
+enum { SARP_CPU_SSE42 = 1, SARP_CPU_AVX2 = 2, SARP_CPU_SHA_NI = 4, SARP_CPU_F16C = 8 };
 
 /* SSE42 means SSE4.2 together with PCLMULQDQ, its companion in all but the first CPUs that had it. */
 
