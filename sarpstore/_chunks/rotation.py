@@ -40,7 +40,8 @@ def rotate(layout: KVLayout, source: Array, target: Array, begin: int) -> None:
     The GIL is released meanwhile, so callers may run several chunks, or layers, in threads of their own.
 
     Raises:
-        InputError: a shape, dtype or position is not possible, or the arrays share memory without being the same. Nothing was written.
+        InputError: a shape, dtype or position is not possible, or the arrays share memory without being the same.
+            Nothing was written.
     """
     _check(layout, source, target, 5, begin)
     if source.shape[1] != 2:
@@ -55,7 +56,8 @@ def rotate_keys(layout: KVLayout, source: Array, target: Array, begin: int) -> N
     source, target: (layers, kv_heads, tokens, head_dim); see `rotate`.
 
     Raises:
-        InputError: a shape, dtype or position is not possible, or the arrays share memory without being the same. Nothing was written.
+        InputError: a shape, dtype or position is not possible, or the arrays share memory without being the same.
+            Nothing was written.
     """
     _check(layout, source, target, 4, begin)
     rope, tokens = layout.rope, source.shape[2]
