@@ -128,8 +128,8 @@ class YarnScaling:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, rotary_dim - 1)
         width = high - low if high != low else 0.001
-        divided = np.clip((np.arange(len(frequencies)) - low) / width, 0.0, 1.0)
-        return np.add(frequencies / self.factor * divided, frequencies * (1 - divided))
+        divided: npt.NDArray[np.float64] = np.clip((np.arange(len(frequencies)) - low) / width, 0.0, 1.0)
+        return frequencies / self.factor * divided + frequencies * (1 - divided)
 
     def _dimension(self, turns: float, rotary_dim: int, theta: float) -> float:
         """The pair, as a fraction, that turns so many times in the original context."""

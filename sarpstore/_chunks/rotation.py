@@ -93,7 +93,7 @@ def _check(layout: KVLayout, source: Array, target: Array, axes: int, begin: int
                 f"{name} has shape {array.shape}: layers, kv_heads and head_dim are "
                 f"{layout.layers}, {layout.kv_heads} and {layout.head_dim}"
             )
-        if array.strides[-1] != array.itemsize or min(array.strides) < 0:
+        if array.size and (array.strides[-1] != array.itemsize or min(array.strides) < 0):
             raise InputError(f"{name} has strides {array.strides}: rows must be in one piece, and no axis reversed")
     if source.shape != target.shape:
         raise InputError(f"source has shape {source.shape}, target {target.shape}")
