@@ -52,10 +52,10 @@ static inline uint16_t sarp_half_of_float(float value) {
     return (uint16_t)(sign | (magnitude - (112u << 23) + 0xFFF + (magnitude >> 13 & 1)) >> 13);
 }
 
-/* To bfloat16, the upper half of binary32, to nearest, ties to even. */
+/* To bfloat16, the upper half of binary32, to nearest, ties to even. A NaN stays one where it is quiet and its lower half
+   zero: so are all that come of bfloat16 and finite tables. */
 static inline uint16_t sarp_bfloat_of_float(float value) {
     const uint32_t bits = sarp_bits_of_float(value);
-    if ((bits & 0x7FFFFFFF) > 0x7F800000u) return (uint16_t)(bits >> 16 | 0x40);
     return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
@@ -91,6 +91,10 @@ SARP_INLINE void sarp_rope_pairs(int32_t dtype, int32_t style, const uint8_t *so
 }
 
 #if defined(__x86_64__)
+/* Whether this path wants the tables of a tile arranged, and how: row for row, the same number of elements. */
+int sarp_rope_arranges_avx2(int32_t dtype, int32_t style);
+void sarp_rope_arrange_avx2(const float *table, float *arranged, size_t rows, size_t half);
+
 /* `stream`: what is written is not read soon, and is more than the caches hold. */
 void sarp_rope_run_avx2(int32_t dtype, int32_t style, int stream, const sarp_rope_run *run);
 #endif

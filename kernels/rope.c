@@ -5,7 +5,8 @@
 #include "types.h"
 
 /* Bytes of cos and sin that a tile of tokens reads again for each layer and head: half of a common L1 data cache. */
-enum { TABLE_BYTES = 16384 };
+enum { TABLE_BYTES = 16384, TABLE_FLOATS = TABLE_BYTES / 2 / sizeof(float) };
+_Static_assert(SARP_ROPE_HEAD_DIM_MAX / 2 <= TABLE_FLOATS, "a token's cos and sin fit a tile");
 
 /* A target of more bytes than this is written past the caches: it would only drive out what they hold, and each of its
    lines would be read before it is written. */
@@ -57,6 +58,17 @@ static void do_run(const rope_job *job, const sarp_rope_run *run) {
     run_scalar(job->dtype, job->style, run);
 }
 
+static void do_planes(const rope_job *job, size_t first, sarp_rope_run *run) {
+    const sarp_rows *s = job->source, *t = job->target;
+    for (size_t layer = 0; layer < job->layers; layer++) {
+        for (size_t head = 0; head < job->heads; head++) {
+            run->source = s->memory + layer * s->layer + head * s->head + first * s->token;
+            run->target = t->memory + layer * t->layer + head * t->head + first * t->token;
+            do_run(job, run);
+        }
+    }
+}
+
 /* Tokens `first` and on, `rows` of them, of every layer and head. */
 static void do_tile(const rope_job *job, size_t first, size_t rows) {
     sarp_rope_run run = {.source_stride = job->source->token, .target_stride = job->target->token, .rows = rows,
@@ -65,14 +77,16 @@ static void do_tile(const rope_job *job, size_t first, size_t rows) {
         run.cos = job->cos + first * job->half;
         run.sin = job->sin + first * job->half;
     }
-    for (size_t layer = 0; layer < job->layers; layer++) {
-        for (size_t head = 0; head < job->heads; head++) {
-            const sarp_rows *s = job->source, *t = job->target;
-            run.source = s->memory + layer * s->layer + head * s->head + first * s->token;
-            run.target = t->memory + layer * t->layer + head * t->head + first * t->token;
-            do_run(job, &run);
-        }
+#if defined(__x86_64__)
+    float cos[TABLE_FLOATS], sin[TABLE_FLOATS];
+    if (job->fast && sarp_rope_arranges_avx2(job->dtype, job->style)) {
+        sarp_rope_arrange_avx2(run.cos, cos, rows, run.half);
+        sarp_rope_arrange_avx2(run.sin, sin, rows, run.half);
+        run.cos = cos;
+        run.sin = sin;
     }
+#endif
+    do_planes(job, first, &run);
 }
 
 /* Adds what `count` items at this stride reach beyond the first one; 0 where that is no number of bytes. */
@@ -134,8 +148,7 @@ int32_t sarp_rope(uint32_t features, int32_t dtype, int32_t style, const sarp_ro
                           .half = rotary_dim / 2};
     if (source == NULL || target == NULL || !places_are_right(&job)) return SARP_INVALID;
     job.stream = source->memory != target->memory && layers * heads * tokens * job.row_bytes > STREAM_BYTES;
-    size_t tile = style == SARP_ROPE_NONE ? tokens : TABLE_BYTES / (rotary_dim * sizeof(float));
-    if (tile == 0) tile = 1;
+    const size_t tile = style == SARP_ROPE_NONE ? tokens : TABLE_FLOATS / job.half;
     for (size_t first = 0; first < tokens; first += tile)
         do_tile(&job, first, tokens - first < tile ? tokens - first : tile);
     return SARP_OK;

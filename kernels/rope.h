@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 enum { SARP_ROPE_FLOAT32 = 0, SARP_ROPE_FLOAT16 = 1, SARP_ROPE_BFLOAT16 = 2 };
-enum { SARP_ROPE_HEAD_DIM_MAX = 65536 };
+enum { SARP_ROPE_HEAD_DIM_MAX = 4096 };
 
 /* How the first rotary_dim elements of a row pair up. NEOX: element i with i + rotary_dim / 2; INTERLEAVED: 2i with
    2i + 1; NONE: not at all, the row is copied (keys of a model without rotary encoding, and values). */
@@ -30,7 +30,7 @@ typedef struct {
  * `rotary_dim` elements copied as it is.
  *   target       the very rows of `source`, or memory of which no byte lies between the source's first and last. Its
  *                strides are at least a row long
- *   cos, sin     (tokens, rotary_dim / 2) each, token for token those of the rows; NULL with SARP_ROPE_NONE
+ *   cos, sin     (tokens, rotary_dim / 2) each, token for token those of the rows, all finite; NULL with SARP_ROPE_NONE
  *   head_dim     1 to SARP_ROPE_HEAD_DIM_MAX
  *   rotary_dim   even, 2 to head_dim; 0 with SARP_ROPE_NONE
  *   features     SARP_CPU_AVX2 selects AVX2, for SARP_ROPE_FLOAT16 together with SARP_CPU_F16C

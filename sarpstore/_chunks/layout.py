@@ -15,7 +15,8 @@ from sarpstore._errors import InputError, OptionError
 
 __all__ = ["KVLayout", "LinearScaling", "Llama3Scaling", "Rope", "YarnScaling", "check_positions"]
 
-_DIMENSION_MAX: Final = 65_536
+_COUNT_MAX: Final = 65_536
+_HEAD_DIM_MAX: Final = 4096  # SARP_ROPE_HEAD_DIM_MAX
 _POSITIONS_MAX: Final = 1 << 32
 _CANONICAL_TAG: Final = b"sarpstore kv layout 1"
 _NUMPY_DTYPES: Final[dict[str, np.dtype[Any]]] = {
@@ -163,7 +164,7 @@ class Rope:
         if self.style not in ("neox", "interleaved"):
             raise OptionError(f"style={self.style!r}: must be 'neox' or 'interleaved'")
         if self.rotary_dim is not None:
-            _check_integer(self, "rotary_dim", 2, _DIMENSION_MAX)
+            _check_integer(self, "rotary_dim", 2, _HEAD_DIM_MAX)
             if self.rotary_dim % 2:
                 raise OptionError(f"rotary_dim={self.rotary_dim!r}: must be even")
         if self.scaling is not None and not isinstance(self.scaling, LinearScaling | Llama3Scaling | YarnScaling):
@@ -228,7 +229,8 @@ def _fine_tables(rope: Rope, head_dim: int) -> tuple[npt.NDArray[np.float64], ..
 class KVLayout:
     """The shape of a model's KV: arrays are (layers, 2, kv_heads, tokens, head_dim), keys at 0, values at 1.
 
-    layers, kv_heads, head_dim: From 1 to 65,536 each.
+    layers, kv_heads: From 1 to 65,536 each.
+    head_dim: From 1 to 4,096.
     dtype: "float32", "float16" or "bfloat16". numpy has no bfloat16: its bit patterns travel as uint16.
     rope: The rotary encoding of the keys; None: they have none, and are stored as they are.
     windows: None, or one entry a layer: None, or the sliding window of that layer in tokens.
@@ -245,8 +247,9 @@ class KVLayout:
     windows: tuple[int | None, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("layers", "kv_heads", "head_dim"):
-            _check_integer(self, name, 1, _DIMENSION_MAX)
+        _check_integer(self, "layers", 1, _COUNT_MAX)
+        _check_integer(self, "kv_heads", 1, _COUNT_MAX)
+        _check_integer(self, "head_dim", 1, _HEAD_DIM_MAX)
         if self.dtype not in _NUMPY_DTYPES:
             raise OptionError(f"dtype={self.dtype!r}: must be one of {', '.join(map(repr, _NUMPY_DTYPES))}")
         if self.rope is not None:

@@ -45,7 +45,7 @@ def test_sliding_windows_keep_the_last_tokens() -> None:
     [
         ({"layers": 0}, "layers=0"),
         ({"kv_heads": True}, "kv_heads=True"),
-        ({"head_dim": 65_537}, "head_dim=65537"),
+        ({"head_dim": 4_097}, "head_dim=4097"),
         ({"head_dim": 64.0}, "head_dim=64.0"),
         ({"head_dim": 63}, "head_dim=63"),
         ({"dtype": "int8"}, "dtype='int8'"),
