@@ -10,9 +10,11 @@ a crash.
         match = await llama.match(tokens)
 """
 
+from sarpstore._chunks.layout import KVLayout, LinearScaling, Llama3Scaling, Rope, YarnScaling
 from sarpstore._chunks.policy import ChunkPolicy
 from sarpstore._chunks.policy import Evicted as ChunkEvicted
 from sarpstore._chunks.policy import Placed as ChunkPlaced
+from sarpstore._chunks.rotation import rotate, rotate_keys
 from sarpstore._engine import Match, Namespace, PublishedStats, Stats, Store, published_stats
 from sarpstore._engine import open_store as open  # noqa: A004 - `sarpstore.open` is how it reads
 from sarpstore._errors import (
@@ -51,7 +53,10 @@ __all__ = [
     "FailedError",
     "ForkedError",
     "InputError",
+    "KVLayout",
     "LimitError",
+    "LinearScaling",
+    "Llama3Scaling",
     "LockedError",
     "Match",
     "MismatchError",
@@ -63,6 +68,7 @@ __all__ = [
     "Options",
     "PublishedStats",
     "ReadOnlyError",
+    "Rope",
     "SarpError",
     "Stats",
     "StorageError",
@@ -70,6 +76,9 @@ __all__ = [
     "UsageError",
     "VersionError",
     "WrongLoopError",
+    "YarnScaling",
     "open",
     "published_stats",
+    "rotate",
+    "rotate_keys",
 ]

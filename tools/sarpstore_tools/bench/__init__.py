@@ -1,4 +1,4 @@
-"""`sarpstore bench`: speed, memory, recovery after a kill, a long life, large sizes, and peers beside it."""
+"""`sarpstore bench`: speed, memory, recovery after a kill, a long life, large sizes, keys rotated, and peers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from sarpstore_tools.bench.loop import loop_command
 from sarpstore_tools.bench.maintenance import maintenance_command
 from sarpstore_tools.bench.reads import reads_command
 from sarpstore_tools.bench.recovery import recovery_command
+from sarpstore_tools.bench.rope import rope_command
 from sarpstore_tools.bench.scale import scale_command
 
 
@@ -32,3 +33,4 @@ bench.add_command(reads_command)
 bench.add_command(scale_command)
 bench.add_command(churn_command)
 bench.add_command(maintenance_command)
+bench.add_command(rope_command)
