@@ -4,8 +4,9 @@
 #include "internal_rope.h"
 #include "types.h"
 
-/* Bytes of cos and sin that a tile of tokens reads again for each layer and head: half of a common L1 data cache. */
-enum { TABLE_BYTES = 16384, TABLE_FLOATS = TABLE_BYTES / 2 / sizeof(float) };
+/* Bytes of cos and sin that a tile of tokens reads again for each layer and head: they stay in the L2 cache. Smaller tiles
+   would stay in L1, and jump from plane to plane so often that the memory's order is lost. */
+enum { TABLE_BYTES = 65536, TABLE_FLOATS = TABLE_BYTES / 2 / sizeof(float) };
 _Static_assert(SARP_ROPE_HEAD_DIM_MAX / 2 <= TABLE_FLOATS, "a token's cos and sin fit a tile");
 
 /* A target of more bytes than this is written past the caches: it would only drive out what they hold, and each of its
@@ -151,5 +152,24 @@ int32_t sarp_rope(uint32_t features, int32_t dtype, int32_t style, const sarp_ro
     const size_t tile = style == SARP_ROPE_NONE ? tokens : TABLE_FLOATS / job.half;
     for (size_t first = 0; first < tokens; first += tile)
         do_tile(&job, first, tokens - first < tile ? tokens - first : tile);
+    return SARP_OK;
+}
+
+int32_t sarp_rope_tables(const double *coarse_cos, const double *coarse_sin, size_t coarse_rows, const double *fine_cos,
+                         const double *fine_sin, size_t fine_rows, size_t first, size_t tokens, size_t half, float *cos,
+                         float *sin) {
+    size_t positions;
+    if (coarse_cos == NULL || coarse_sin == NULL || fine_cos == NULL || fine_sin == NULL || cos == NULL || sin == NULL)
+        return SARP_INVALID;
+    if (__builtin_mul_overflow(coarse_rows, fine_rows, &positions)) return SARP_INVALID;
+    if (first > positions || tokens > positions - first) return SARP_INVALID;
+    for (size_t token = 0; token < tokens; token++, cos += half, sin += half) {
+        const size_t coarse = (first + token) / fine_rows * half, fine = (first + token) % fine_rows * half;
+        const double *c = coarse_cos + coarse, *s = coarse_sin + coarse, *fc = fine_cos + fine, *fs = fine_sin + fine;
+        for (size_t i = 0; i < half; i++) {
+            cos[i] = (float)(c[i] * fc[i] - s[i] * fs[i]);
+            sin[i] = (float)(s[i] * fc[i] + c[i] * fs[i]);
+        }
+    }
     return SARP_OK;
 }

@@ -40,3 +40,16 @@ typedef struct {
 int32_t sarp_rope(uint32_t features, int32_t dtype, int32_t style, const sarp_rows *source, const sarp_rows *target,
                   const float *cos, const float *sin, size_t layers, size_t heads, size_t tokens, size_t head_dim,
                   size_t rotary_dim);
+
+/*
+ * The tables of `tokens` positions, by adding angles: position first + i is turned as far as coarse row
+ * (first + i) / fine_rows and fine row (first + i) % fine_rows together. A cosine and a sine of each position would take
+ * longer than rotating its keys.
+ *   coarse_cos, coarse_sin   (coarse_rows, half)
+ *   fine_cos, fine_sin       (fine_rows, half)
+ *   cos, sin                 receive (tokens, half) each, computed in double and rounded once
+ * Returns SARP_OK, or SARP_INVALID (a pointer missing, more positions than the rows have) with nothing written.
+ */
+int32_t sarp_rope_tables(const double *coarse_cos, const double *coarse_sin, size_t coarse_rows, const double *fine_cos,
+                         const double *fine_sin, size_t fine_rows, size_t first, size_t tokens, size_t half, float *cos,
+                         float *sin);

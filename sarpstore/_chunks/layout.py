@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sarpstore._errors import InputError, OptionError
+from sarpstore._kernel import lib, pointer
 
 __all__ = ["KVLayout", "LinearScaling", "Llama3Scaling", "Rope", "YarnScaling", "check_positions"]
 
 _COUNT_MAX: Final = 65_536
-_HEAD_DIM_MAX: Final = 4096  # SARP_ROPE_HEAD_DIM_MAX
+_HEAD_DIM_MAX: Final[int] = lib.SARP_ROPE_HEAD_DIM_MAX
 _POSITIONS_MAX: Final = 1 << 32
 _CANONICAL_TAG: Final = b"sarpstore kv layout 1"
 _NUMPY_DTYPES: Final[dict[str, np.dtype[Any]]] = {
@@ -207,14 +208,21 @@ class Rope:
         """
         check_positions(begin, count)
         frequencies, fine_cos, fine_sin = _fine_tables(self, head_dim)
-        skipped = begin % _STEP
-        starts = np.arange(begin - skipped, begin + count, _STEP)[:, None, None] * frequencies
-        cos, sin = np.cos(starts), np.sin(starts)
-
-        def cut(table: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-            return table.reshape(-1, len(frequencies))[skipped : skipped + count].astype(np.float32)
-
-        return cut(cos * fine_cos - sin * fine_sin), cut(sin * fine_cos + cos * fine_sin)
+        starts = np.arange(begin - begin % _STEP, begin + count, _STEP)[:, None] * frequencies
+        coarse_cos, coarse_sin = np.cos(starts), np.sin(starts)
+        cos, sin = (np.empty((count, len(frequencies)), np.float32) for _ in range(2))
+        status = lib.sarp_rope_tables(
+            *(pointer("double *", table) for table in (coarse_cos, coarse_sin)),
+            len(starts),
+            *(pointer("double *", table) for table in (fine_cos, fine_sin)),
+            _STEP,
+            begin % _STEP,
+            count,
+            len(frequencies),
+            *(pointer("float *", table) for table in (cos, sin)),
+        )
+        assert status == lib.SARP_OK
+        return cos, sin
 
 
 @functools.lru_cache(maxsize=8)

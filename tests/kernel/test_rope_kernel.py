@@ -260,3 +260,32 @@ def test_rows_that_overlap_are_refused(shift: int) -> None:
         status = twin.call(FEATURES, lib.SARP_ROPE_FLOAT32, lib.SARP_ROPE_NEOX, source, target, cos, cos)
         assert status == lib.SARP_INVALID
     np.testing.assert_array_equal(memory, before)
+
+
+def test_tables_add_angles() -> None:
+    rng = np.random.default_rng(10)
+    coarse, fine = rng.uniform(-9, 9, (3, 7)), rng.uniform(-9, 9, (4, 7))
+    angles = (coarse[:, None] + fine).reshape(12, 7)
+    given = [np.cos(coarse), np.sin(coarse), np.cos(fine), np.sin(fine)]
+    doubles = [ffi.cast("double *", ffi.from_buffer(table)) for table in given]
+    for first in range(13):
+        for tokens in range(14 - first):
+            cos, sin = np.full((14, 7), 9, np.float32), np.full((14, 7), 9, np.float32)
+            floats = [ffi.cast("float *", ffi.from_buffer(table)) for table in (cos, sin)]
+            status = lib.sarp_rope_tables(*doubles[:2], 3, *doubles[2:], 4, first, tokens, 7, *floats)
+            written = tokens if first + tokens <= 12 else 0
+            assert status == (lib.SARP_OK if first + tokens <= 12 else lib.SARP_INVALID)
+            for table, exact in ((cos, np.cos(angles)), (sin, np.sin(angles))):
+                np.testing.assert_allclose(table[:written], exact[first : first + written], rtol=2.0**-24, atol=1e-14)
+                assert (table[written:] == 9).all()
+
+
+def test_tables_without_memory_are_refused() -> None:
+    doubles, floats = ffi.new("double[4]"), ffi.new("float[4]")
+    good = [doubles, doubles, 1, doubles, doubles, 1, 0, 1, 2, floats, floats]
+    assert lib.sarp_rope_tables(*good) == lib.SARP_OK
+    for missing in (0, 1, 3, 4, 9, 10):
+        bad = [ffi.NULL if i == missing else value for i, value in enumerate(good)]
+        assert lib.sarp_rope_tables(*bad) == lib.SARP_INVALID
+    assert lib.sarp_rope_tables(*good[:2], 2**63, *good[3:5], 2, *good[6:]) == lib.SARP_INVALID
+    assert lib.sarp_rope_tables(*good[:5], 0, *good[6:]) == lib.SARP_INVALID
