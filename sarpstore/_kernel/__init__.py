@@ -1,6 +1,6 @@
 """The C kernel: the only importer of the cffi module.
 
-`ffi` and `lib` are cffi's; `FEATURES` is what this CPU offers (SSE4.2, AVX2, SHA-NI), asked once, and
+`ffi` and `lib` are cffi's; `FEATURES` is what this CPU offers (SSE4.2, AVX2, SHA-NI, F16C), asked once, and
 handed to every kernel call, since the kernel itself keeps no state. `SARPSTORE_FORCE_SCALAR=1` makes it 0,
 which selects the portable path everywhere: how the scalar twins are tested on any machine.
 
