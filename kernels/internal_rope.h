@@ -4,7 +4,7 @@
 
 #include "rope.h"
 
-/* The rows of one layer and head, as many as the tables have room for beside them in the L1 cache. */
+/* The rows of one layer and head, for as many tokens as a tile has. */
 typedef struct {
     const uint8_t *source;
     uint8_t *target;

@@ -60,7 +60,7 @@ AVX2_INLINE int any_tie(__m256i a, __m256i b) {
     return (_mm256_movemask_epi8(found) & 0x33333333) != 0;
 }
 
-/* One pair of numbers in 65,536 is a tie: to look for one and branch takes a third less than to round every pair so. */
+/* One number in 65,536 is a tie: to look for them and branch is less work than to round every number with its last bit. */
 AVX2_INLINE __m256i in_words(__m256 lower, __m256 upper) {
     __m256i a = half_up(lower), b = half_up(upper);
     if (__builtin_expect(any_tie(a, b), 0)) {
