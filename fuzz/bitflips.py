@@ -5,8 +5,8 @@
 A flipped store is opened, everything that it ever held is matched, and it is verified. *Detected*: the open or a match
 raised a SarpError, damage was counted, or verify reports it. *Harmless*: all answers are those of the whole store.
 Anything else is *wrong*, whatever was reported: a location that was never inserted there, or an answer that is another
-and nobody says so. `--stride N` takes every Nth bit of the
-stores; all of them take an hour or two. The exit status is 1 if a flip was wrong.
+and nobody says so. `--stride N` takes every Nth bit of the stores; all of them take two hours a routing, and can be
+done in pieces: `--shares 0:16` is a quarter of them. The exit status is 1 if a flip was wrong.
 """
 
 from __future__ import annotations
@@ -213,17 +213,27 @@ def run_work(work: Work) -> tuple[Counts, list[str]]:
 
 
 def flip_all(routing: str, arguments: argparse.Namespace, progress: Progress) -> tuple[Counts, list[str]]:
-    """All shares, some processes at once."""
+    """The shares asked for, some processes at once."""
     stride = arguments.stride * _SHARES
-    works = [Work(routing, i * arguments.stride, stride, arguments.verify_every) for i in range(_SHARES)]
+    works = [Work(routing, i * arguments.stride, stride, arguments.verify_every) for i in arguments.shares]
     counts: Counts = {}
     wrong: list[str] = []
     with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
-        for own, found in progress.track(pool.map(run_work, works), total=_SHARES, description=f"stores of {routing}"):
+        for own, found in progress.track(
+            pool.map(run_work, works), total=len(works), description=f"stores of {routing}"
+        ):
             for kind, counter in own.items():
                 counts.setdefault(kind, Counter()).update(counter)
             wrong += found
     return counts, wrong
+
+
+def _shares(text: str) -> range:
+    first, _, end = text.partition(":")
+    shares = range(int(first), int(end))
+    if not 0 <= shares.start < shares.stop <= _SHARES:
+        raise argparse.ArgumentTypeError(f"{text!r} is no part of 0:{_SHARES}")
+    return shares
 
 
 def shown(title: str, counts: dict[str, Counter[str]], outcomes: Iterable[str]) -> Table:
@@ -240,6 +250,7 @@ def main() -> int:
     parser.add_argument("--stride", type=int, default=1, help="every so manieth bit of the stores (default 1: all)")
     parser.add_argument("--kernel-kib", type=int, default=1024, help="of pages and of images each (default 1,024)")
     parser.add_argument("--verify-every", type=int, default=1, help="verify only every so manieth (default 1: all)")
+    parser.add_argument("--shares", type=_shares, default=range(_SHARES), help=f"FIRST:END of {_SHARES} (default all)")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side (default 1)")
     parser.add_argument("--routing", choices=fmt.ROUTINGS, default=None, help="of the stores (default: both in turn)")
     arguments = parser.parse_args()
