@@ -24,6 +24,8 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from sarpstore._errors import OptionError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -97,7 +99,7 @@ class ChunkPolicy:
         self, regions_max: int, region_bytes: int, *, admission: bool = True, oldest_first: bool = False
     ) -> None:
         if regions_max < 2 or region_bytes < 1:
-            raise ValueError(f"{regions_max} regions of {region_bytes} bytes: there must be two, and of a size")
+            raise OptionError(f"{regions_max} regions of {region_bytes} bytes: there must be two, and of a size")
         self.regions_max = regions_max
         self.region_bytes = region_bytes
         self._admission = admission
@@ -170,8 +172,9 @@ class ChunkPolicy:
 
     def _wants_region(self, size: int) -> bool:
         """Whether one more region has to go before a payload of so many bytes can be placed."""
-        regions = size // self.region_bytes + (self._best_fit(size % self.region_bytes) is None)
-        return len(self.regions) + regions > self.regions_max
+        whole, rest = divmod(size, self.region_bytes)
+        new = whole + (rest > 0 and self._best_fit(rest) is None)
+        return new > 0 and len(self.regions) + new > self.regions_max
 
     def _victim(self) -> Region:
         """The region that would go next. There is one."""
@@ -199,6 +202,7 @@ class ChunkPolicy:
         extents = [self._take(self._begin(), self.region_bytes) for _ in range(whole)]
         if rest:
             extents.append(self._take(self._best_fit(rest) or self._begin(), rest))
+            self._close_fullest()
         self.restore(key, extents)
         if again:
             self.again_bytes += size
@@ -235,13 +239,15 @@ class ChunkPolicy:
     # --- inside
 
     def _begin(self) -> Region:
-        """A new region. One of those that were open is closed: the fullest."""
-        opened = [region for region in self.regions.values() if region.open]
-        if len(opened) >= self._open_max:
-            max(opened, key=lambda region: region.used).open = False
         region = self.regions[self._next] = Region(self._next)
         self._next += 1
         return region
+
+    def _close_fullest(self) -> None:
+        """Of more open regions than there may be."""
+        opened = [region for region in self.regions.values() if region.open]
+        if len(opened) > self._open_max:
+            max(opened, key=lambda region: region.used).open = False
 
     def _take(self, region: Region, size: int) -> Extent:
         extent = Extent(region.number, region.used, size)
