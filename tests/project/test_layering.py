@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ LAYERS = [
     {"_markpass", "_eviction", "_compaction"},
     {"_engine"},
     {"__init__"},
+    {"integrations"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 LINES_MAX = 500
@@ -80,8 +82,14 @@ def test_the_spec_reader_and_its_tools_know_nothing_of_the_engine() -> None:
 def test_tools_use_the_public_api_alone() -> None:
     for path in sorted((ROOT / "tools").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sarpstore."):
-                pytest.fail(f"{path} imports {node.module}")
+            module = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
+            if module.startswith("sarpstore.") and not re.fullmatch(r"sarpstore\.integrations\.[a-z]\w*", module):
+                pytest.fail(f"{path} imports {module}")
+
+
+def test_integrations_use_the_public_api_alone() -> None:
+    for path in sorted((ROOT / "sarpstore" / "integrations").rglob("*.py")):
+        assert imported_parts(path) <= {"integrations"}, path
 
 
 @pytest.mark.parametrize("folder", ["sarpstore", "tools", "kernels", "fuzz", "tests"])

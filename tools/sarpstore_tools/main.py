@@ -19,7 +19,7 @@ COMMANDS = {
     "verify": ("sarpstore_tools.verify:verify", "Check the files of a store."),
     "stats": ("sarpstore_tools.stats:stats", "Show the counters of a store, also of one that is open elsewhere."),
     "bench": ("sarpstore_tools.bench:bench", "Measure speed, memory and recovery."),
-    "chunks": ("sarpstore_tools.chunks:chunks", "Chunk reuse: simulate it."),
+    "chunks": ("sarpstore_tools.chunks:chunks", "Chunk reuse: simulate it, measure it with a model."),
     "crashtest": ("sarpstore_tools.crashtest:crashtest", "Kill a writer again and again and check what survives."),
 }
 """Name → (where its command is, what it does in one line)."""

@@ -1,0 +1,1 @@
+"""The parts behind `sarpstore.integrations.transformers`, which is what users import."""

@@ -1,0 +1,238 @@
+"""Prefill of a prompt from stored chunks: plan, load, compute what is missing, fix up, and the question on top.
+
+tokens ─► plan ─► load ─► misses: computed alone or behind the system prompt ─► fix-up ─► question ─► logits
+                               └► put, once the first token is known
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+import sarpstore
+from sarpstore.integrations._hf.facts import layout_of
+from sarpstore.integrations._hf.fixup import LAYERS_COMPARED, FixUp, first_places, most_deviating, recompute
+from sarpstore.integrations._hf.kv import (
+    KV,
+    Capture,
+    array_of,
+    empty_cache,
+    filled_cache,
+    forward,
+    rotated,
+    tensor_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sarpstore.integrations._hf.facts import LayoutFacts
+
+__all__ = ["Prefilled", "Reuse", "as_token_list", "full_prefill"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Prefilled:
+    """A prompt whose keys and values stand in a cache.
+
+    cache: A `DynamicCache` of all prompt tokens.
+    logits: Of the question's tokens (of the last token at least), float [tokens, vocabulary].
+    rung: What was done; "full" also where nothing could be reused.
+    tokens: Of the prompt.
+    hit_tokens: Of them, loaded.
+    computed_tokens: Passed through the model for this request: misses, question, and what was fixed up; what chooses
+        the deviating tokens passes all of them through two layers, which counts as that share of them.
+    fixed_tokens: Of them, those that were fixed up.
+    seconds: From the call to the logits.
+    """
+
+    cache: Any
+    logits: torch.Tensor
+    rung: str
+    tokens: int
+    hit_tokens: int = 0
+    computed_tokens: int = 0
+    fixed_tokens: int = 0
+    seconds: float = 0.0
+
+
+class _Missing(NamedTuple):
+    """A chunk that was computed: where it stands, and what the store is to keep."""
+
+    span: Any
+    keys: np.ndarray[Any, Any]
+    values: np.ndarray[Any, Any]
+
+
+@dataclass(slots=True)
+class _Work:
+    """A request on its way through the model. `kv` has keys, rotated, and values up to the question."""
+
+    tokens: list[int]
+    question: int
+    spans: list[Any]
+    kv: KV
+    conditioned: bool
+    fixed: int = 0
+    computed: int = 0
+    missing: list[_Missing] = field(default_factory=list)
+
+
+def as_token_list(tokens: Sequence[int]) -> list[int]:
+    """Token ids as a list of integers. InputError where there are none."""
+    plain = [int(token) for token in tokens]
+    if not plain:
+        raise sarpstore.InputError("a prompt of no tokens has no next token")
+    return plain
+
+
+def full_prefill(model: Any, tokens: Sequence[int]) -> Prefilled:
+    """Prefill without any reuse; `logits` are of the last token alone."""
+    began = time.perf_counter()
+    cache = empty_cache(model)
+    logits = forward(model, tokens, cache, logits_to_keep=1)
+    seconds = time.perf_counter() - began
+    return Prefilled(
+        cache=cache, logits=logits, rung="full", tokens=len(tokens), computed_tokens=len(tokens), seconds=seconds
+    )
+
+
+class Reuse:
+    """A model and a store of chunks. One request at a time has the model, so a chunk is never computed twice at once.
+
+    Args:
+        model: A causal language model of transformers whose attention has `k_proj` and `v_proj`.
+        chunks: What `sarpstore.open_chunks` gives, opened with the layout of this model.
+        system: Token ids of the constant system prompt: one chunk, which ends with a delimiter. Prompts that begin with
+            it have their chunks computed behind it, in all rungs but "none". Empty: there is none.
+        dtype: What the store keeps keys and values in; None: the model's dtype.
+    """
+
+    def __init__(self, model: Any, chunks: Any, *, system: Sequence[int] = (), dtype: str | None = None) -> None:
+        self.model = model
+        self.layout: LayoutFacts = layout_of(model, dtype=dtype)
+        self.system = [int(token) for token in system]
+        self._chunks = chunks
+        self._capture = Capture(model, self.layout)
+        self._turn = asyncio.Lock()
+        packed = np.asarray(self.system, "<u4").tobytes()
+        self._conditioning = hashlib.sha256(packed).digest() if self.system else b""
+        self._system_kv: KV | None = None
+
+    async def prefill(
+        self, tokens: Sequence[int], *, fixup: FixUp | str = "conditioned", salt: bytes = b"", adapter: str = ""
+    ) -> Prefilled:
+        """Prefill a prompt; its last chunk is the question, which is always computed.
+
+        Args:
+            tokens: Token ids of the whole prompt, with delimiters and system prompt.
+            fixup: What is computed again of reused chunks.
+            salt: The tenant's.
+            adapter: The adapter's name that the model has active.
+
+        Raises:
+            sarpstore.InputError: No tokens, a system prompt that is not exactly the first chunk, or a rung that
+                computes single tokens again on a model with sliding windows.
+        """
+        prompt, wanted = as_token_list(tokens), FixUp.of(fixup)
+        if wanted.recomputes and self.layout.windows is not None:
+            raise sarpstore.InputError(f"fixup={wanted.rung!r} is not possible for a model with sliding windows")
+        began = time.perf_counter()
+        async with self._turn:
+            if wanted.rung == "full":
+                return await asyncio.to_thread(full_prefill, self.model, prompt)
+            work = await self._planned(prompt, wanted, salt, adapter)
+            if work is None:
+                return await asyncio.to_thread(full_prefill, self.model, prompt)
+            cache, logits = await asyncio.to_thread(self._computed, work, wanted)
+            seconds = time.perf_counter() - began
+            for each in work.missing:
+                await self._chunks.put(each.span, each.keys, each.values)
+        missed = sum(each.span.end - each.span.begin for each in work.missing)
+        return Prefilled(
+            cache=cache,
+            logits=logits,
+            rung=wanted.rung,
+            tokens=len(prompt),
+            hit_tokens=work.question - missed,
+            computed_tokens=work.computed,
+            fixed_tokens=work.fixed,
+            seconds=seconds,
+        )
+
+    async def _planned(self, prompt: list[int], wanted: FixUp, salt: bytes, adapter: str) -> _Work | None:
+        """What the store has of a prompt; None where it is a single chunk."""
+        conditioned = wanted.conditioned and bool(self.system) and prompt[: len(self.system)] == self.system
+        key = self._conditioning if conditioned else b""
+        plan = await self._chunks.plan(prompt, conditioning=key, salt=salt, adapter=adapter)
+        if len(plan.spans) < 2:
+            return None
+        if conditioned and plan.spans[0].end != len(self.system):
+            raise sarpstore.InputError("the system prompt is not one chunk: it must have one delimiter, at its end")
+        question = plan.spans[-1].begin
+        loaded = tensor_of(await self._chunks.load(plan), self.layout.dtype)[:, :, :, :question]
+        # A load may find a payload damaged: which spans are hits is asked after it.
+        kv = KV(*(loaded[:, i].to(self.model.device, self.model.dtype) for i in (0, 1)))
+        return _Work(prompt, question, list(plan.spans[:-1]), kv, conditioned)
+
+    def _computed(self, work: _Work, wanted: FixUp) -> tuple[Any, torch.Tensor]:
+        """Everything that the model does for a request: (cache, logits of the question)."""
+        with torch.inference_mode():
+            for span in work.spans:
+                if not span.hit:
+                    self._fill(work, span)
+            if wanted.recomputes:
+                self._fix_up(work, wanted)
+            cache = filled_cache(self.model, work.kv)
+            logits = forward(self.model, work.tokens[work.question :], cache)
+        work.computed += len(work.tokens) - work.question
+        return cache, logits
+
+    def _fix_up(self, work: _Work, wanted: FixUp) -> None:
+        places = self._places(work, wanted)
+        recompute(self.model, work.tokens[: work.question], work.kv, places)
+        work.fixed = len(places)
+        work.computed += work.fixed
+        if wanted.rung == "deviation":
+            work.computed += work.question * LAYERS_COMPARED // self.layout.layers
+
+    def _fill(self, work: _Work, span: Any) -> None:
+        """Compute a missing chunk and put it into its place, as the store would give it."""
+        behind_system = work.conditioned and span.begin > 0
+        own = self.computed_chunk(work.tokens[span.begin : span.end], behind_system=behind_system)
+        keys, values = (array_of(part, self.layout.dtype) for part in own)
+        places = torch.arange(span.begin, span.end)
+        stored = tensor_of(keys, self.layout.dtype)
+        work.kv.keys[:, :, span.begin : span.end] = rotated(self.model, stored, places)
+        work.kv.values[:, :, span.begin : span.end] = tensor_of(values, self.layout.dtype)
+        work.missing.append(_Missing(span, keys, values))
+        work.computed += span.end - span.begin
+
+    def computed_chunk(self, tokens: Sequence[int], *, behind_system: bool) -> KV:
+        """Keys, unrotated, and values of a chunk, computed alone from position 0 on or behind the system prompt."""
+        with torch.inference_mode():
+            cache = self._system_cache() if behind_system else empty_cache(self.model)
+            with self._capture.hooked():
+                forward(self.model, tokens, cache, logits_to_keep=1)
+            return self._capture.take()
+
+    def _system_cache(self) -> Any:
+        """A cache that holds the system prompt, which is computed once."""
+        if self._system_kv is None:
+            own = self.computed_chunk(self.system, behind_system=False)
+            places = torch.arange(len(self.system))
+            self._system_kv = KV(rotated(self.model, own.keys, places), own.values)
+        return filled_cache(self.model, self._system_kv)
+
+    def _places(self, work: _Work, wanted: FixUp) -> torch.Tensor:
+        # The first chunk stands where it was computed, with nothing before it.
+        moved = [(span.begin, span.end) for span in work.spans if span.begin > 0]
+        if wanted.rung == "first-k" or not moved:
+            return first_places(moved, wanted.first)
+        return most_deviating(self.model, work.tokens[: work.question], work.kv, moved[0][0], wanted.share)
