@@ -22,7 +22,7 @@ def test_help_names_every_command_and_imports_none():
         "import sys\nfrom sarpstore_tools.main import main\n"
         "try: main(['--help'])\n"
         "except SystemExit as end: assert end.code == 0\n"
-        "names = {'replay', 'dump', 'verify', 'stats', 'bench', 'crashtest'}\n"
+        "names = {'replay', 'dump', 'verify', 'stats', 'bench', 'chunks', 'crashtest'}\n"
         "assert not any(f'sarpstore_tools.{name}' in sys.modules for name in names)\n"
         "assert 'sarpstore' not in sys.modules and 'numpy' not in sys.modules\n"
     )

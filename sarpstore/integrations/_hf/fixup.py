@@ -110,7 +110,7 @@ def _first_layers(model: Any, tokens: Sequence[int]) -> KV:
         raise _EnoughError
 
     cache = empty_cache(model)
-    handle = model.base_model.layers[_COMPARED_LAYER + 1].register_forward_pre_hook(stop)
+    handle = model.get_decoder().layers[_COMPARED_LAYER + 1].register_forward_pre_hook(stop)
     try:
         forward(model, tokens, cache)
     except _EnoughError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -113,7 +112,7 @@ async def _round_trip(reuse: Reuse, chunk: Sequence[int], question: Sequence[int
                 forward(reuse.model, part, cache)
         return forward(reuse.model, question, cache)
 
-    true = await asyncio.to_thread(computed)
+    true = await reuse.with_model(computed)
     return float((true - loaded.logits).abs().max() / true.float().std())
 
 
@@ -128,7 +127,7 @@ async def _moved(
     def computed() -> torch.Tensor:
         return forward(reuse.model, prompt, empty_cache(reuse.model), logits_to_keep=len(question))
 
-    true = await asyncio.to_thread(computed)
+    true = await reuse.with_model(computed)
     same = (true.argmax(dim=-1) == loaded.logits.argmax(dim=-1)).float().mean()
     return float(divergence(true, loaded.logits).mean()), float(same)
 

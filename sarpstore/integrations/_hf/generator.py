@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import deque
 from dataclasses import dataclass
@@ -129,7 +128,6 @@ class ChunkedGenerator:
         self._gate = gate
         self._shadow = shadow or Shadow()
         self._stats = GeneratorStats()
-        self._turn = asyncio.Lock()
 
     @property
     def reuse_on(self) -> bool:
@@ -151,7 +149,7 @@ class ChunkedGenerator:
         salt: bytes = b"",
         adapter: str = "",
     ) -> Answer:
-        """Generate greedily until the model's end token. One request at a time has the model.
+        """Generate greedily until the model's end token. Requests take turns at the model.
 
         Args:
             tokens: Token ids of the prompt; its last chunk is the question.
@@ -164,15 +162,14 @@ class ChunkedGenerator:
             sarpstore.InputError: See `Reuse.prefill`.
         """
         prompt, wanted = as_token_list(tokens), FixUp.of(fixup)
-        async with self._turn:
-            used = wanted if self.reuse_on else FixUp("full")
-            prefill = await self._reuse.prefill(prompt, fixup=used, salt=salt, adapter=adapter)
-            answer, logits = await asyncio.to_thread(self._decoded, prefill, new_tokens_max)
-            self._count(prefill)
-            kl = None
-            if prefill.rung != "full" and self._shadow.chosen():
-                kl = await asyncio.to_thread(self._shadowed, prompt, answer, logits)
-                self._shadow.note(kl)
+        used = wanted if self.reuse_on else FixUp("full")
+        prefill = await self._reuse.prefill(prompt, fixup=used, salt=salt, adapter=adapter)
+        answer, logits = await self._reuse.with_model(self._decoded, prefill, new_tokens_max)
+        self._count(prefill)
+        kl = None
+        if prefill.rung != "full" and self._shadow.chosen():
+            kl = await self._reuse.with_model(self._shadowed, prompt, answer, logits)
+            self._shadow.note(kl)
         return Answer(tokens=answer, prefill=prefill, kl=kl)
 
     def _count(self, prefill: Prefilled) -> None:

@@ -10,7 +10,7 @@ handed later is rotated already, and undoing that costs accuracy.
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ __all__ = [
     "KV",
     "Capture",
     "array_of",
+    "check_capture",
     "empty_cache",
     "filled_cache",
     "forward",
@@ -36,6 +37,12 @@ __all__ = [
     "scatter_cache",
     "tensor_of",
 ]
+
+
+_PROBE_BEGIN: Final = 37
+_PROBE_TOKENS: Final = 8
+# Kernels of accelerators may round otherwise; a wrong pairing of channels is off by about 1.
+_PROBE_ERROR_MAX: Final = 0.03
 
 
 class KV(NamedTuple):
@@ -73,7 +80,7 @@ def rotated(model: Any, keys: torch.Tensor, positions: torch.Tensor) -> torch.Te
     The method is RoFormer's (Su et al. 2021), paired half by half.
     """
     keys = keys.to(model.device, model.dtype)
-    cos, sin = model.base_model.rotary_emb(keys, position_ids=positions.to(model.device)[None])
+    cos, sin = model.get_decoder().rotary_emb(keys, position_ids=positions.to(model.device)[None])
     width = cos.shape[-1]
     turned, rest = keys[..., :width], keys[..., width:]
     first, second = turned.chunk(2, dim=-1)
@@ -89,7 +96,7 @@ class Capture:
 
     def __init__(self, model: Any, layout: LayoutFacts) -> None:
         self._layout = layout
-        self._attentions = [layer.self_attn for layer in model.base_model.layers]
+        self._attentions: list[Any] = [getattr(layer, "self_attn", None) for layer in model.get_decoder().layers]
         self._keys: dict[int, torch.Tensor] = {}
         self._values: dict[int, torch.Tensor] = {}
         for attention in self._attentions:
@@ -131,6 +138,26 @@ def forward(
     places = None if positions is None else positions.to(model.device)[None]
     with torch.inference_mode():
         return model(ids, cache=cache, use_cache=True, position_ids=places, **rest).logits[0]
+
+
+def check_capture(model: Any, capture: Capture) -> None:
+    """Check on a few tokens that captured keys, rotated, are those that the model puts into its cache.
+
+    Raises:
+        sarpstore.InputError: They are not: the model's keys are not made as this module knows it (channels paired side
+            by side, a fused projection, keys scaled behind the rotary encoding), and reuse would be wrong.
+    """
+    places = torch.arange(_PROBE_BEGIN, _PROBE_BEGIN + _PROBE_TOKENS)
+    cache = empty_cache(model)
+    with torch.inference_mode(), capture.hooked():
+        forward(model, [1] * _PROBE_TOKENS, cache, positions=places, logits_to_keep=1)
+        own = capture.take()
+        keys = rotated(model, own.keys, places)
+    for index, layer in enumerate(cache.layers):
+        for found, true in ((keys[index], layer.keys[0]), (own.values[index], layer.values[0])):
+            last = found[:, -true.shape[1] :].float()
+            if not (last - true.float()).norm() <= _PROBE_ERROR_MAX * true.float().norm():
+                raise sarpstore.InputError(f"{type(model).__name__}: keys of layer {index} cannot be taken unrotated")
 
 
 def empty_cache(model: Any) -> Any:

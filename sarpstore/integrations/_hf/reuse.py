@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from sarpstore.integrations._hf.kv import (
     KV,
     Capture,
     array_of,
+    check_capture,
     empty_cache,
     filled_cache,
     forward,
@@ -30,11 +32,23 @@ from sarpstore.integrations._hf.kv import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from sarpstore.integrations._hf.facts import LayoutFacts
 
 __all__ = ["Prefilled", "Reuse", "as_token_list", "full_prefill"]
+
+_log = logging.getLogger("sarpstore")
+
+_T = TypeVar("_T")
+
+_STORE_FAILURES: Final = (
+    sarpstore.StorageError,
+    sarpstore.FailedError,
+    sarpstore.LimitError,
+    sarpstore.CorruptionError,
+)
+"""What a store may say that is no mistake of the caller: the request is served without it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,6 +126,11 @@ class Reuse:
         system: Token ids of the constant system prompt: one chunk, which ends with a delimiter. Prompts that begin with
             it have their chunks computed behind it, in all rungs but "none". Empty: there is none.
         dtype: What the store keeps keys and values in; None: the model's dtype.
+
+    store_failures: Calls of the store that failed; their requests were served without it.
+
+    Raises:
+        sarpstore.InputError: The model's keys cannot be moved, or not be taken before their rotary encoding.
     """
 
     def __init__(self, model: Any, chunks: Any, *, system: Sequence[int] = (), dtype: str | None = None) -> None:
@@ -119,7 +138,9 @@ class Reuse:
         self.layout: LayoutFacts = layout_of(model, dtype=dtype)
         self.system = [int(token) for token in system]
         self._chunks = chunks
+        self.store_failures = 0
         self._capture = Capture(model, self.layout)
+        check_capture(model, self._capture)
         self._turn = asyncio.Lock()
         packed = np.asarray(self.system, "<u4").tobytes()
         self._conditioning = hashlib.sha256(packed).digest() if self.system else b""
@@ -141,19 +162,15 @@ class Reuse:
                 computes single tokens again on a model with sliding windows.
         """
         prompt, wanted = as_token_list(tokens), FixUp.of(fixup)
-        if wanted.recomputes and self.layout.windows is not None:
-            raise sarpstore.InputError(f"fixup={wanted.rung!r} is not possible for a model with sliding windows")
+        self._check(wanted)
         began = time.perf_counter()
         async with self._turn:
-            if wanted.rung == "full":
-                return await asyncio.to_thread(full_prefill, self.model, prompt)
-            work = await self._planned(prompt, wanted, salt, adapter)
+            work = await self._planned(prompt, wanted, salt, adapter) if wanted.rung != "full" else None
             if work is None:
-                return await asyncio.to_thread(full_prefill, self.model, prompt)
-            cache, logits = await asyncio.to_thread(self._computed, work, wanted)
+                return await _in_thread(full_prefill, self.model, prompt)
+            cache, logits = await _in_thread(self._computed, work, wanted)
             seconds = time.perf_counter() - began
-            for each in work.missing:
-                await self._chunks.put(each.span, each.keys, each.values)
+            await self._keep(work.missing)
         missed = sum(each.span.end - each.span.begin for each in work.missing)
         return Prefilled(
             cache=cache,
@@ -166,19 +183,48 @@ class Reuse:
             seconds=seconds,
         )
 
+    async def with_model(self, call: Callable[..., _T], *arguments: Any) -> _T:
+        """`call(*arguments)` in a thread, while no request uses the model."""
+        async with self._turn:
+            return await _in_thread(call, *arguments)
+
+    def _check(self, wanted: FixUp) -> None:
+        if not wanted.recomputes:
+            return
+        if self.layout.windows is not None:
+            raise sarpstore.InputError(f"fixup={wanted.rung!r} is not possible for a model with sliding windows")
+        if wanted.rung == "deviation" and self.layout.layers <= LAYERS_COMPARED:
+            raise sarpstore.InputError(f"fixup='deviation' compares {LAYERS_COMPARED} layers: the model has no more")
+
+    async def _keep(self, missing: list[_Missing]) -> None:
+        for each in missing:
+            try:
+                await self._chunks.put(each.span, each.keys, each.values)
+            except _STORE_FAILURES as error:
+                self._failed("put", error)
+
+    def _failed(self, call: str, error: BaseException) -> None:
+        self.store_failures += 1
+        _log.warning("chunks: %s failed, the request is served without it: %s", call, error)
+
     async def _planned(self, prompt: list[int], wanted: FixUp, salt: bytes, adapter: str) -> _Work | None:
-        """What the store has of a prompt; None where it is a single chunk."""
+        """What the store has of a prompt; None where it is a single chunk, or the store fails."""
         conditioned = wanted.conditioned and bool(self.system) and prompt[: len(self.system)] == self.system
         key = self._conditioning if conditioned else b""
-        plan = await self._chunks.plan(prompt, conditioning=key, salt=salt, adapter=adapter)
-        if len(plan.spans) < 2:
+        try:
+            plan = await self._chunks.plan(prompt, conditioning=key, salt=salt, adapter=adapter)
+            loaded = await self._chunks.load(plan) if len(plan.spans) > 1 else None
+        except _STORE_FAILURES as error:
+            self._failed("plan or load", error)
+            return None
+        if loaded is None:
             return None
         if conditioned and plan.spans[0].end != len(self.system):
             raise sarpstore.InputError("the system prompt is not one chunk: it must have one delimiter, at its end")
         question = plan.spans[-1].begin
-        loaded = tensor_of(await self._chunks.load(plan), self.layout.dtype)[:, :, :, :question]
         # A load may find a payload damaged: which spans are hits is asked after it.
-        kv = KV(*(loaded[:, i].to(self.model.device, self.model.dtype) for i in (0, 1)))
+        both = tensor_of(loaded, self.layout.dtype)[:, :, :, :question]
+        kv = KV(*(both[:, i].to(self.model.device, self.model.dtype) for i in (0, 1)))
         return _Work(prompt, question, list(plan.spans[:-1]), kv, conditioned)
 
     def _computed(self, work: _Work, wanted: FixUp) -> tuple[Any, torch.Tensor]:
@@ -236,3 +282,17 @@ class Reuse:
         if wanted.rung == "first-k" or not moved:
             return first_places(moved, wanted.first)
         return most_deviating(self.model, work.tokens[: work.question], work.kv, moved[0][0], wanted.share)
+
+
+async def _in_thread(call: Callable[..., _T], *arguments: Any) -> _T:
+    """As `asyncio.to_thread`, but a caller that is cancelled waits for the thread: it is still using the model."""
+    thread = asyncio.create_task(asyncio.to_thread(call, *arguments))
+    cancelled: asyncio.CancelledError | None = None
+    while not thread.done():
+        try:
+            await asyncio.wait([thread])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return thread.result()

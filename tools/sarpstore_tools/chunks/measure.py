@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -84,14 +83,14 @@ class Measurement:
     async def _case(self, case: Case) -> list[Sample]:
         prompt = self.builder.build(case.documents, case.question).tokens
         full, full_ms = await self._timed(prompt, FixUp("full"))
-        answer, true = await asyncio.to_thread(self._answered, full)
+        answer, true = await self.reuse.with_model(self._answered, full)
         samples = []
         for rung in RUNGS[:-1]:
             fixup = FixUp(rung, first=self._fixup.first, share=self._fixup.share)
             found, ms = await self._timed(prompt, fixup)
             while found.hit_tokens + len(found.logits) < found.tokens:
                 found, ms = await self._timed(prompt, fixup)
-            logits = await asyncio.to_thread(self._continued, found, answer)
+            logits = await self.reuse.with_model(self._continued, found, answer)
             samples.append(
                 Sample(
                     kind=case.kind,

@@ -1,0 +1,127 @@
+"""Small random models of several architectures: keys normed, scaled, partly rotated, or seen through windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import sarpstore
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers", minversion="5.24")
+
+from sarpstore_tools.chunks.memory import MemoryChunks  # noqa: E402
+
+from sarpstore.integrations import transformers as hf  # noqa: E402
+from sarpstore.integrations._hf.kv import empty_cache, forward  # noqa: E402
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 96,
+    "intermediate_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 4096,
+    "pad_token_id": 0,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 256,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 1024}
+PARTIAL = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5}
+ARCHITECTURES = {
+    "llama": ("Llama", {}),
+    "llama3": ("Llama", {"rope_parameters": LLAMA3}),
+    "yarn": ("Llama", {"rope_parameters": YARN}),
+    "partial": ("StableLm", {"rope_parameters": PARTIAL}),
+    "biased": ("Qwen2", {}),
+    "normed": ("Qwen3", {}),
+    "windows": ("Mistral", {"sliding_window": 8}),
+}
+SYSTEM, FIRST, SECOND = [9, 10, 11, 1], [20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 1], [30, 31, 32, 33, 34, 1]
+ASKED = [40, 41, 42]
+
+
+def made(name: str) -> Any:
+    kind, rest = ARCHITECTURES[name]
+    torch.manual_seed(5)
+    config = getattr(transformers, f"{kind}Config")(**SHAPE, **rest)
+    return getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+
+
+def reuse_of(model: Any) -> hf.Reuse:
+    return hf.Reuse(model, MemoryChunks(model, hf.layout_of(model), (1,)), system=SYSTEM)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+async def test_a_round_trip_is_exact(name: str) -> None:
+    report = await hf.gate(reuse_of(made(name)), chunks=[FIRST, SECOND], question=ASKED, moved_kl_max=10.0)
+    assert report.exact
+    assert report.passed
+
+
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name != "windows"])
+async def test_recomputing_everything_is_full_prefill(name: str) -> None:
+    reuse = reuse_of(made(name))
+    prompt = [*SYSTEM, *FIRST, *SECOND, *ASKED]
+    true = forward(reuse.model, prompt, empty_cache(reuse.model))[-len(ASKED) :]
+    for fixup in (hf.FixUp("first-k", first=100), hf.FixUp("deviation", share=1.0)):
+        found = await reuse.prefill(prompt, fixup=fixup)
+        assert torch.allclose(found.logits, true, atol=1e-5)
+    moved = await reuse.prefill(prompt, fixup="none")
+    assert not torch.allclose(moved.logits, true, atol=1e-5)
+
+
+def test_layouts_state_scaling_partial_rotation_and_windows() -> None:
+    assert hf.layout_of(made("partial")).rope.rotary_dim == 8
+    assert hf.layout_of(made("windows")).windows == (8, 8, 8, 8)
+    scaled = hf.layout_of(made("llama3")).rope
+    assert scaled.scaling == "llama3"
+    assert dict(scaled.parameters)["factor"] == 8.0
+    assert hf.layout_of(made("yarn")).rope.scaling == "yarn"
+
+
+async def test_single_tokens_are_not_computed_again_behind_windows() -> None:
+    reuse = reuse_of(made("windows"))
+    with pytest.raises(sarpstore.InputError, match="sliding windows"):
+        await reuse.prefill([*SYSTEM, *FIRST, *ASKED], fixup="first-k")
+
+
+def test_models_whose_keys_cannot_be_taken_are_refused() -> None:
+    torch.manual_seed(5)
+    fused = transformers.Phi3ForCausalLM(transformers.Phi3Config(**SHAPE))
+    with pytest.raises(sarpstore.InputError, match="k_proj"):
+        reuse_of(fused)
+    paired = transformers.CohereForCausalLM(transformers.CohereConfig(**SHAPE))
+    with pytest.raises(sarpstore.InputError, match="cannot be taken unrotated"):
+        reuse_of(paired)
+    growing = transformers.LlamaConfig(**SHAPE, rope_parameters={**YARN, "rope_type": "dynamic"})
+    with pytest.raises(sarpstore.InputError, match="rope_type='dynamic'"):
+        hf.layout_of(transformers.LlamaForCausalLM(growing))
+
+
+async def test_a_store_that_fails_costs_its_hits_alone(caplog: pytest.LogCaptureFixture) -> None:
+    reuse = reuse_of(made("llama"))
+    prompt = [*SYSTEM, *FIRST, *ASKED]
+
+    async def fails(*_: Any, **__: Any) -> Any:
+        raise sarpstore.DiskFullError("write", "chunks.log", 28)
+
+    chunks: Any = reuse._chunks
+    kept, chunks.held = chunks.held, {}
+    reuse._chunks = type("Full", (), {"plan": chunks.plan, "load": chunks.load, "put": staticmethod(fails)})()
+    found = await reuse.prefill(prompt)
+    assert (found.rung, found.hit_tokens, reuse.store_failures) == ("conditioned", 0, 2)
+    reuse._chunks = type("Gone", (), {"plan": staticmethod(fails)})()
+    assert (await reuse.prefill(prompt)).rung == "full"
+    assert reuse.store_failures == 3
+    assert "served without it" in caplog.text
+    assert kept == {}
