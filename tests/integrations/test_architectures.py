@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -106,6 +108,36 @@ def test_models_whose_keys_cannot_be_taken_are_refused() -> None:
     growing = transformers.LlamaConfig(**SHAPE, rope_parameters={**YARN, "rope_type": "dynamic"})
     with pytest.raises(sarpstore.InputError, match="rope_type='dynamic'"):
         hf.layout_of(transformers.LlamaForCausalLM(growing))
+
+
+async def test_requests_at_the_same_time_compute_a_chunk_once() -> None:
+    reuse = reuse_of(made("llama"))
+    prompt = [*SYSTEM, *FIRST, *ASKED]
+    found = await asyncio.gather(*(reuse.prefill(prompt) for _ in range(4)))
+    assert sorted(each.hit_tokens for each in found) == [0, 15, 15, 15]
+    assert reuse._chunks.puts == 2
+    assert all(torch.equal(each.logits, found[0].logits) for each in found)
+
+
+async def test_a_cancelled_request_keeps_its_turn_until_it_has_left_the_model() -> None:
+    reuse = reuse_of(made("llama"))
+    began, may_end, order = threading.Event(), threading.Event(), []
+
+    def work() -> None:
+        began.set()
+        may_end.wait()
+        order.append("left")
+
+    first = asyncio.create_task(reuse.with_model(work))
+    await asyncio.to_thread(began.wait)
+    first.cancel()
+    second = asyncio.create_task(reuse.with_model(order.append, "next"))
+    await asyncio.sleep(0.02)
+    assert order == []
+    may_end.set()
+    await second
+    assert order == ["left", "next"]
+    assert first.cancelled()
 
 
 async def test_a_store_that_fails_costs_its_hits_alone(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -136,9 +136,8 @@ class ChunkedGenerator:
 
     def stats(self) -> GeneratorStats:
         """The counters as they are now."""
-        stats = self._stats
-        stats.shadowed, stats.shadow_kl, stats.reuse_on = self._shadow.sampled, self._shadow.kl_mean, self.reuse_on
-        return stats
+        shadow = self._shadow
+        return replace(self._stats, shadowed=shadow.sampled, shadow_kl=shadow.kl_mean, reuse_on=self.reuse_on)
 
     async def generate(
         self,
