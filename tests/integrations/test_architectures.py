@@ -76,9 +76,9 @@ async def test_recomputing_everything_is_full_prefill(name: str) -> None:
     prompt = [*SYSTEM, *FIRST, *SECOND, *ASKED]
     true = forward(reuse.model, prompt, empty_cache(reuse.model))[-len(ASKED) :]
     for fixup in (hf.FixUp("first-k", first=100), hf.FixUp("deviation", share=1.0)):
-        found = await reuse.prefill(prompt, fixup=fixup)
+        found = await reuse.prefill(prompt, fixup=fixup, all_logits=True)
         assert torch.allclose(found.logits, true, atol=1e-5)
-    moved = await reuse.prefill(prompt, fixup="none")
+    moved = await reuse.prefill(prompt, fixup="none", all_logits=True)
     assert not torch.allclose(moved.logits, true, atol=1e-5)
 
 
@@ -138,6 +138,21 @@ async def test_a_cancelled_request_keeps_its_turn_until_it_has_left_the_model() 
     await second
     assert order == ["left", "next"]
     assert first.cancelled()
+
+
+async def test_the_system_prompt_is_computed_again_for_another_adapter() -> None:
+    reuse = reuse_of(made("llama"))
+    prompt = [*SYSTEM, *FIRST, *ASKED]
+    await reuse.prefill(prompt)
+    # What an adapter does to the model.
+    with torch.no_grad():
+        reuse.model.get_decoder().layers[0].self_attn.v_proj.weight.mul_(1.5)
+    changed = await reuse.prefill(prompt, adapter="other", all_logits=True)
+    assert changed.hit_tokens == 0
+    cache = empty_cache(reuse.model)
+    for part in (SYSTEM, FIRST, ASKED):
+        true = forward(reuse.model, part, cache)
+    assert torch.equal(changed.logits, true)
 
 
 async def test_a_store_that_fails_costs_its_hits_alone(caplog: pytest.LogCaptureFixture) -> None:

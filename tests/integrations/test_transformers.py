@@ -69,8 +69,8 @@ async def test_a_chunk_at_its_original_place_behind_its_original_prefix_gives_eq
     reuse: Any, memory: Any, builder: Any
 ) -> None:
     prompt = builder.build(DOCUMENTS[:1], ASKED)
-    first = await reuse.prefill(prompt.tokens)
-    second = await reuse.prefill(prompt.tokens)
+    first = await reuse.prefill(prompt.tokens, all_logits=True)
+    second = await reuse.prefill(prompt.tokens, all_logits=True)
     assert (first.hit_tokens, second.hit_tokens) == (0, prompt.ends[1])
     assert second.computed_tokens == len(prompt.tokens) - prompt.ends[1]
     assert memory.puts == 2

@@ -135,7 +135,7 @@ async def _moved(
 async def _from_store(reuse: Reuse, prompt: list[int], wanted: FixUp) -> Prefilled:
     """A prefill all of whose chunks come from the store, which a first one has put there."""
     for _ in range(2):
-        prefill: Any = await reuse.prefill(prompt, fixup=wanted, salt=_SALT)
-    if prefill.hit_tokens + len(prefill.logits) != len(prompt):
+        prefill: Any = await reuse.prefill(prompt, fixup=wanted, salt=_SALT, all_logits=True)
+    if prefill.hit_tokens + prefill.question_tokens != prefill.tokens:
         raise sarpstore.InputError("the store did not keep the gate's chunks: is it read-only, or too small?")
     return prefill  # type: ignore[no-any-return]

@@ -56,9 +56,10 @@ class Prefilled:
     """A prompt whose keys and values stand in a cache.
 
     cache: A `DynamicCache` of all prompt tokens.
-    logits: Of the question's tokens (of the last token at least), float [tokens, vocabulary].
+    logits: Of the last token, [1, vocabulary] in the model's dtype; of all of the question's tokens where asked for.
     rung: What was done; "full" also where nothing could be reused.
     tokens: Of the prompt.
+    question_tokens: Of them, those behind the last delimiter; all of them where nothing was reused.
     hit_tokens: Of them, loaded.
     computed_tokens: Passed through the model for this request: misses, question, and what was fixed up; what chooses
         the deviating tokens passes all of them through two layers, which counts as that share of them.
@@ -70,6 +71,7 @@ class Prefilled:
     logits: torch.Tensor
     rung: str
     tokens: int
+    question_tokens: int
     hit_tokens: int = 0
     computed_tokens: int = 0
     fixed_tokens: int = 0
@@ -93,6 +95,7 @@ class _Work:
     spans: list[Any]
     kv: KV
     conditioned: bool
+    adapter: str
     fixed: int = 0
     computed: int = 0
     missing: list[_Missing] = field(default_factory=list)
@@ -111,9 +114,14 @@ def full_prefill(model: Any, tokens: Sequence[int]) -> Prefilled:
     began = time.perf_counter()
     cache = empty_cache(model)
     logits = forward(model, tokens, cache, logits_to_keep=1)
-    seconds = time.perf_counter() - began
     return Prefilled(
-        cache=cache, logits=logits, rung="full", tokens=len(tokens), computed_tokens=len(tokens), seconds=seconds
+        cache=cache,
+        logits=logits,
+        rung="full",
+        tokens=len(tokens),
+        question_tokens=len(tokens),
+        computed_tokens=len(tokens),
+        seconds=time.perf_counter() - began,
     )
 
 
@@ -144,10 +152,17 @@ class Reuse:
         self._turn = asyncio.Lock()
         packed = np.asarray(self.system, "<u4").tobytes()
         self._conditioning = hashlib.sha256(packed).digest() if self.system else b""
-        self._system_kv: KV | None = None
+        # Of the adapter that was active last.
+        self._system_kv: tuple[str, KV] | None = None
 
     async def prefill(
-        self, tokens: Sequence[int], *, fixup: FixUp | str = "conditioned", salt: bytes = b"", adapter: str = ""
+        self,
+        tokens: Sequence[int],
+        *,
+        fixup: FixUp | str = "conditioned",
+        salt: bytes = b"",
+        adapter: str = "",
+        all_logits: bool = False,
     ) -> Prefilled:
         """Prefill a prompt; its last chunk is the question, which is always computed.
 
@@ -156,6 +171,7 @@ class Reuse:
             fixup: What is computed again of reused chunks.
             salt: The tenant's.
             adapter: The adapter's name that the model has active.
+            all_logits: Whether the logits of all of the question's tokens are kept, not of the last alone.
 
         Raises:
             sarpstore.InputError: No tokens, a system prompt that is not exactly the first chunk, or a rung that
@@ -168,7 +184,7 @@ class Reuse:
             work = await self._planned(prompt, wanted, salt, adapter) if wanted.rung != "full" else None
             if work is None:
                 return await _in_thread(full_prefill, self.model, prompt)
-            cache, logits = await _in_thread(self._computed, work, wanted)
+            cache, logits = await _in_thread(self._computed, work, wanted, 0 if all_logits else 1)
             seconds = time.perf_counter() - began
             await self._keep(work.missing)
         missed = sum(each.span.end - each.span.begin for each in work.missing)
@@ -177,6 +193,7 @@ class Reuse:
             logits=logits,
             rung=wanted.rung,
             tokens=len(prompt),
+            question_tokens=len(prompt) - work.question,
             hit_tokens=work.question - missed,
             computed_tokens=work.computed,
             fixed_tokens=work.fixed,
@@ -225,10 +242,10 @@ class Reuse:
         # A load may find a payload damaged: which spans are hits is asked after it.
         both = tensor_of(loaded, self.layout.dtype)[:, :, :, :question]
         kv = KV(*(both[:, i].to(self.model.device, self.model.dtype) for i in (0, 1)))
-        return _Work(prompt, question, list(plan.spans[:-1]), kv, conditioned)
+        return _Work(prompt, question, list(plan.spans[:-1]), kv, conditioned, adapter)
 
-    def _computed(self, work: _Work, wanted: FixUp) -> tuple[Any, torch.Tensor]:
-        """Everything that the model does for a request: (cache, logits of the question)."""
+    def _computed(self, work: _Work, wanted: FixUp, logits_to_keep: int) -> tuple[Any, torch.Tensor]:
+        """Everything that the model does for a request: (cache, logits of the question's last tokens; 0: of all)."""
         with torch.inference_mode():
             for span in work.spans:
                 if not span.hit:
@@ -236,7 +253,7 @@ class Reuse:
             if wanted.recomputes:
                 self._fix_up(work, wanted)
             cache = filled_cache(self.model, work.kv)
-            logits = forward(self.model, work.tokens[work.question :], cache)
+            logits = forward(self.model, work.tokens[work.question :], cache, logits_to_keep=logits_to_keep)
         work.computed += len(work.tokens) - work.question
         return cache, logits
 
@@ -251,7 +268,8 @@ class Reuse:
     def _fill(self, work: _Work, span: Any) -> None:
         """Compute a missing chunk and put it into its place, as the store would give it."""
         behind_system = work.conditioned and span.begin > 0
-        own = self.computed_chunk(work.tokens[span.begin : span.end], behind_system=behind_system)
+        tokens = work.tokens[span.begin : span.end]
+        own = self._captured(tokens, self._system_cache(work.adapter) if behind_system else empty_cache(self.model))
         keys, values = (array_of(part, self.layout.dtype) for part in own)
         places = torch.arange(span.begin, span.end)
         stored = tensor_of(keys, self.layout.dtype)
@@ -260,21 +278,19 @@ class Reuse:
         work.missing.append(_Missing(span, keys, values))
         work.computed += span.end - span.begin
 
-    def computed_chunk(self, tokens: Sequence[int], *, behind_system: bool) -> KV:
-        """Keys, unrotated, and values of a chunk, computed alone from position 0 on or behind the system prompt."""
-        with torch.inference_mode():
-            cache = self._system_cache() if behind_system else empty_cache(self.model)
-            with self._capture.hooked():
-                forward(self.model, tokens, cache, logits_to_keep=1)
-            return self._capture.take()
+    def _captured(self, tokens: Sequence[int], cache: Any) -> KV:
+        """Keys, unrotated, and values of tokens that are computed on top of `cache`."""
+        with self._capture.hooked():
+            forward(self.model, tokens, cache, logits_to_keep=1)
+        return self._capture.take()
 
-    def _system_cache(self) -> Any:
-        """A cache that holds the system prompt, which is computed once."""
-        if self._system_kv is None:
-            own = self.computed_chunk(self.system, behind_system=False)
+    def _system_cache(self, adapter: str) -> Any:
+        """A cache that holds the system prompt, which is computed once for an adapter."""
+        if self._system_kv is None or self._system_kv[0] != adapter:
+            own = self._captured(self.system, empty_cache(self.model))
             places = torch.arange(len(self.system))
-            self._system_kv = KV(rotated(self.model, own.keys, places), own.values)
-        return filled_cache(self.model, self._system_kv)
+            self._system_kv = adapter, KV(rotated(self.model, own.keys, places), own.values)
+        return filled_cache(self.model, self._system_kv[1])
 
     def _places(self, work: _Work, wanted: FixUp) -> torch.Tensor:
         # The first chunk stands where it was computed, with nothing before it.

@@ -88,7 +88,7 @@ class Measurement:
         for rung in RUNGS[:-1]:
             fixup = FixUp(rung, first=self._fixup.first, share=self._fixup.share)
             found, ms = await self._timed(prompt, fixup)
-            while found.hit_tokens + len(found.logits) < found.tokens:
+            while found.hit_tokens + found.question_tokens < found.tokens:
                 found, ms = await self._timed(prompt, fixup)
             logits = await self.reuse.with_model(self._continued, found, answer)
             samples.append(
