@@ -62,6 +62,10 @@ def agreement_command(
     For each rung: how often the same token is likeliest over the answer that full prefill gives (top-1), the divergence
     of the distributions (KL, nats a token), the share of prompt tokens that are not computed, and the time to the first
     token. Documents are shuffled; chunks are in memory, so times are the model's alone.
+
+    The document that follows the system prompt stands where it was computed: with one document all rungs but "none"
+    agree up to rounding, and what moving costs shows with several. Full prefill computes the system prompt too, which
+    a prefix cache would save.
     """
     asked = read_questions(data)
     if documents > len(asked):
