@@ -7,7 +7,8 @@ typedef struct {
     const uint8_t *ids;
     key_seed seed;
     uint64_t reference;
-    uint32_t n;                /* of its postings; 0: it has none */
+    uint32_t whole;            /* blocks that it holds */
+    uint32_t n;                /* of its posting at point 0; 0: it has none */
     uint8_t points;            /* bit i: it is posted at point i */
     uint64_t recency[POINTS];  /* word 1 without the reference */
 } posted;
@@ -35,14 +36,31 @@ static int find_n(moving *m, posted *p, uint32_t n, uint32_t d) {
     return 1;
 }
 
+/* A filter that ends with its `length`th fingerprint. */
+static uint64_t shortened(uint64_t filter, uint32_t length) {
+    return length ? filter >> (64 - 8 * length) << (64 - 8 * length) : 0;
+}
+
+/* A record's posting at a point, cut or not: replay has it whole where a segment record says so, and cut where a postings record of
+   after the cut does. 0: a partition is not in memory. */
+static int find_posting(moving *m, place at, uint32_t point, const sarp_posting **found) {
+    const uint64_t filter = at.filter;
+    *found = NULL;
+    for (uint32_t length = FINGERPRINTS + 1; !*found && length-- > 0;) {
+        at.filter = shortened(filter, length);
+        if (!is_loaded(m, at)) return 0;
+        *found = postings_at(m->directory, at, point);
+    }
+    return 1;
+}
+
 /* Its postings at points that `left` blocks reach; 0 if a partition that one of its postings may be in, or will be in, is not in memory. */
 static int find_points(moving *m, posted *p, uint32_t left) {
-    for (uint32_t point = 0; point < POINTS && point_offset(point) < p->n; point++) {
-        const place at = place_at(m, p, p->n, point);
-        if (!is_loaded(m, at)) return 0;
+    for (uint32_t point = 0; point < POINTS && point_offset(point) < p->whole; point++) {
+        const sarp_posting *posting;
+        if (!find_posting(m, place_at(m, p, p->whole, point), point, &posting)) return 0;
         if (point_offset(point) >= left) continue;
         if (!is_loaded(m, place_at(m, p, left, point))) return 0;
-        const sarp_posting *posting = postings_at(m->directory, at, point);
         if (!posting) continue;
         p->points = (uint8_t)(p->points | 1 << point);
         p->recency[point] = posting->word1 & 0xFFFFFF;
@@ -50,11 +68,20 @@ static int find_points(moving *m, posted *p, uint32_t left) {
     return 1;
 }
 
-/* Takes a record out of all its lists. Their partitions are in memory. */
+/* Takes a record out of all its lists, cut or not. Their partitions are in memory. */
 static void leave_lists(moving *m, const posted *p) {
-    sarp_needs none = {0};
-    reading r = {.base = m->base, .needs = &none};
-    postings_cut(m->directory, &r, p->seed, p->ids, p->n, 0, p->reference);
+    for (uint32_t point = 0; point < POINTS && point_offset(point) < p->whole; point++) {
+        place at = place_at(m, p, p->whole, point);
+        const uint64_t filter = at.filter;
+        for (uint32_t length = 0; length <= FINGERPRINTS; length++) {
+            sarp_posting_partition *part;
+            uint32_t index;
+            at.filter = shortened(filter, length);
+            if (!posting_find(m->directory, at, &part, &index)) continue;
+            part->flags |= SARP_PARTITION_DIRTY;
+            posting_erase(m->directory, part, index);
+        }
+    }
 }
 
 /* Enters the copy where the record was, as far as it reaches: what its own changes say, but that recency stays. */
@@ -71,7 +98,7 @@ static int32_t enter_lists(moving *m, posted *p, const uint8_t *record, uint64_t
 }
 
 static int32_t move_postings(moving *m, const uint8_t *source, uint64_t reference) {
-    posted p = {.ids = source + SARP_SEGMENT_HEADER, .reference = reference};
+    posted p = {.ids = source + SARP_SEGMENT_HEADER, .reference = reference, .whole = source[SARP_AT_N]};
     p.seed = seed_of(m->base, load32(source + SARP_AT_HOLDER), load64(source + SARP_AT_NAMESPACE));
     if (!find_n(m, &p, source[SARP_AT_N], source[SARP_AT_D])) return SARP_NEED;
     const uint32_t n = p.n ? compact_cut(m, source, p.n) : 0;
@@ -95,26 +122,15 @@ static int32_t move_postings(moving *m, const uint8_t *source, uint64_t referenc
 
 enum { CARRY_NO = 0, CARRY_YES = 1, CARRY_NEED = -1 };
 
-/* A record may have been cut since: its filters end where it does. */
-static int is_posted(moving *m, place at, uint32_t point) {
-    const uint64_t filter = at.filter;
-    for (uint32_t left = 0; left <= FINGERPRINTS; left++) {
-        at.filter = left ? filter >> (64 - 8 * left) << (64 - 8 * left) : 0;
-        if (!is_loaded(m, at)) return CARRY_NEED;
-        if (postings_at(m->directory, at, point)) return CARRY_YES;
-    }
-    return CARRY_NO;
-}
-
 /* Of a record in another file: that it is in a list, where it still is; that it is not, where it did not come back. Copies say so
    by themselves. */
 static int carries_posting(moving *m, const uint8_t *entry) {
     const uint64_t word0 = load64(entry), position = load64(entry + 8);
     const uint64_t reference = reference_of(m->base, position);
     if (reference == SARP_REFERENCE_NONE || position >> 24 == m->file->file_number) return CARRY_NO;
-    const int posted_now = is_posted(m, (place){word0 >> 16, load64(entry + 16), reference}, word0 >> 1 & 7);
-    if (posted_now == CARRY_NEED) return CARRY_NEED;
-    return posted_now == (entry[SARP_AT_OPERATION] == CHANGE_ADD) ? CARRY_YES : CARRY_NO;
+    const sarp_posting *posting;
+    if (!find_posting(m, (place){word0 >> 16, load64(entry + 16), reference}, word0 >> 1 & 7, &posting)) return CARRY_NEED;
+    return !posting == (entry[SARP_AT_OPERATION] != CHANGE_ADD) ? CARRY_YES : CARRY_NO;
 }
 
 /* Of a list its flags, as far as they are what the record says. That it lost some counts while a file is there in which it may

@@ -169,6 +169,21 @@ def test_of_what_may_have_expired_for_one_process_the_next_may_have_a_part(routi
     live(setup, sequence, 5001)
 
 
+def test_a_record_that_was_cut_before_it_was_posted_elsewhere_leaves_all_its_lists():
+    """The log has it whole at one point, and cut at another; no mark pass comes before compaction."""
+    setup = Setup("sarp", "always", 1 << 16, 60_000, 64, None, None, 2)
+    path = Fork(6, 10, 0, 0)
+    sequence = [
+        *(Insert(0, Fork(cut, cut, *tail), False) for cut, *tail in ((0, 1, 0), (0, 16, 0), (1, 1, 1))),
+        Remove(0, path, (9,), False),
+        Match(0, path, False),
+        *(Insert(0, Fork(0, 0, *tail), False) for tail in ((2, 0), (6, 2))),
+        Reopen("none"),
+        Call("squeeze"),
+    ]
+    live(setup, sequence, 6002)
+
+
 def test_a_step_is_made_plainer_until_nothing_is_left():
     step = random_step(Random(3), ("crash", "together"))
     seen = 0
