@@ -8,7 +8,7 @@ Space comes back by whole regions, so a payload shares its fate with its neighbo
 - **Placement.** Several regions are open. A payload goes where it fits best; only one that is larger than a region
   spans several, the others would die with either of two.
 - **Eviction.** The region goes whose payloads have the least weight for its size, each counted whole. Its heaviest
-  payloads may be written again, at most a tenth of what was put.
+  payloads may be written again, so many that all writes stay below 1.1 times what was put.
 - **Admission.** When room must be made, a payload is written only if it outweighs what would go, and, in a full store,
   if its key was asked for more than once lately: most of what is asked for once is not asked for again
   (Einziger, Friedman, Manes: TinyLFU, 2017).
@@ -35,7 +35,7 @@ _HALF_LIFE: Final = 64
 _HELD_MIN: Final = 160
 _OPEN_MAX: Final = 8
 _OPEN_SHARE: Final = 1 / 8
-_AGAIN_SHARE: Final = 0.1
+_AGAIN_SHARE: Final = 0.07
 # A payload that is as much heavier than the next region that would go, for its size, is worth being written again.
 _AGAIN_WEIGHT: Final = 1.0
 _FIRST_SIGHT: Final = 1.5
@@ -56,9 +56,10 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """A step: the region goes, and the payloads that were in it, or partly. `again`: those that will be placed anew."""
+    """A step: the region goes, with the payloads of these keys. `again`: those of them that will be placed anew."""
 
     region: int
+    keys: tuple[bytes, ...]
     again: tuple[bytes, ...]
 
 
@@ -92,11 +93,17 @@ class ChunkPolicy:
     """The payloads of one store, in at most `regions_max` regions of `region_bytes` each (headers not counted).
 
     `admission`: whether what is put may be refused in a full store; `oldest_first`: regions go in order of age instead,
-    which is there to be compared with.
+    which is there to be compared with; `next_region`: number of the first region that it begins.
     """
 
     def __init__(
-        self, regions_max: int, region_bytes: int, *, admission: bool = True, oldest_first: bool = False
+        self,
+        regions_max: int,
+        region_bytes: int,
+        *,
+        admission: bool = True,
+        oldest_first: bool = False,
+        next_region: int = 1,
     ) -> None:
         if regions_max < 2 or region_bytes < 1:
             raise OptionError(f"{regions_max} regions of {region_bytes} bytes: there must be two, and of a size")
@@ -111,7 +118,8 @@ class ChunkPolicy:
         self._weights: OrderedDict[bytes, float] = OrderedDict()
         """Of keys that are held or were asked for, the one that was asked for least lately first."""
         self._unit = 1.0
-        self._next = 1
+        self.next_region = next_region
+        """The number of the next region that begins."""
         self.put_bytes = 0
         """Bytes of payloads put since the start."""
         self.again_bytes = 0
@@ -164,11 +172,18 @@ class ChunkPolicy:
             if key in self._held:
                 continue
             while self._wants_region(size):
-                number = self._victim().number
-                kept = self._evict(number)
+                victim = self._victim()
+                kept = self._evict(victim.number)
                 waiting.extend((other, kept[other], True) for other in kept)
-                yield Evicted(number, tuple(kept))
+                yield Evicted(victim.number, tuple(victim.keys), tuple(kept))
             yield Placed(key, self._place(key, size, again=again), again)
+
+    def shrink(self) -> Iterator[Evicted]:
+        """The steps after which there are no more regions than there may be, as where the bound was lowered."""
+        while len(self.regions) > self.regions_max:
+            victim = self._victim()
+            self._evict(victim.number)
+            yield Evicted(victim.number, tuple(victim.keys), ())
 
     def _wants_region(self, size: int) -> bool:
         """Whether one more region has to go before a payload of so many bytes can be placed."""
@@ -229,18 +244,25 @@ class ChunkPolicy:
             region.used = max(region.used, extent.offset + extent.bytes)
             region.load += self._weights.get(key, 0.0) * size
 
+    def reopen(self, number: int, used: int) -> None:
+        """More may be placed behind the first `used` bytes of a region that was restored, as far as there may be."""
+        region = self.region(number)
+        region.used = max(region.used, used)
+        region.open = region.used < self.region_bytes
+        self._close_fullest()
+
     def region(self, number: int) -> Region:
         """The region with that number, which is made, and closed, if it was not known."""
         if number not in self.regions:
             self.regions[number] = Region(number, open=False)
-            self._next = max(self._next, number + 1)
+            self.next_region = max(self.next_region, number + 1)
         return self.regions[number]
 
     # --- inside
 
     def _begin(self) -> Region:
-        region = self.regions[self._next] = Region(self._next)
-        self._next += 1
+        region = self.regions[self.next_region] = Region(self.next_region)
+        self.next_region += 1
         return region
 
     def _close_fullest(self) -> None:

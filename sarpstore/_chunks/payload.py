@@ -1,0 +1,119 @@
+"""Payloads: keys and values of a chunk as the bytes that are stored, and back into a prompt's KV. No I/O.
+
+Packing and unpacking touch every byte: they are for threads. The kernel releases the GIL where they do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from sarpstore import _format as fmt
+from sarpstore._chunks.encoding import Chunk, strip_checksums
+from sarpstore._chunks.rotation import rotate
+from sarpstore._errors import InputError
+from sarpstore._kernel import crc32c
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sarpstore._chunks.layout import KVLayout
+
+__all__ = ["Packed", "check_kv", "is_whole", "pack", "padded", "payload_bytes", "unpack"]
+
+_STRIP: Final = 20
+_CRC_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A payload to be written: `data` is whole pages, of which the first `bytes` count."""
+
+    data: memoryview
+    bytes: int
+    crc: int
+    strip: int
+
+
+def padded(size: int) -> int:
+    """Bytes of the pages that a payload of so many bytes takes."""
+    return -(-size // fmt.PAGE) * fmt.PAGE
+
+
+def payload_bytes(layout: KVLayout, tokens: int) -> int:
+    """Bytes of a chunk's payload, its checksums included."""
+    sums_at = _sums_at(layout, tokens)
+    return sums_at + _CRC_BYTES * -(-sums_at // (1 << _STRIP))
+
+
+def check_kv(layout: KVLayout, keys: npt.NDArray[Any], values: npt.NDArray[Any], tokens: int) -> None:
+    """InputError unless both are (layers, kv_heads, tokens, head_dim) of the layout's dtype."""
+    shape = (layout.layers, layout.kv_heads, tokens, layout.head_dim)
+    for name, array in (("keys", keys), ("values", values)):
+        if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != layout.numpy_dtype:
+            found = f"{array.shape} of {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
+            raise InputError(f"{name}: {found}, not {shape} of {layout.numpy_dtype} as the layout and the span say")
+
+
+def pack(layout: KVLayout, keys: npt.NDArray[Any], values: npt.NDArray[Any], key: bytes) -> Packed:
+    """The payload of keys and values, each (layers, kv_heads, tokens, head_dim), the keys unrotated."""
+    tokens = keys.shape[2]
+    size, sums_at = payload_bytes(layout, tokens), _sums_at(layout, tokens)
+    data = np.empty(padded(size), np.uint8)
+    data[sums_at - fmt.UNIT if sums_at > fmt.UNIT else 0 :] = 0
+    for layers, kept, array in _arrays(layout, tokens, data):
+        for kind, source in enumerate((keys, values)):
+            array[:, kind] = source[layers, :, tokens - kept :]
+    sums = strip_checksums(key, memoryview(data.data)[:sums_at], _STRIP).tobytes()
+    data[sums_at:size] = np.frombuffer(sums, np.uint8)
+    return Packed(data.data, size, crc32c(sums), _STRIP)
+
+
+def is_whole(layout: KVLayout, chunk: Chunk, data: memoryview) -> bool:
+    """Whether what was read is the payload that was put under this key."""
+    sums_at = _sums_at(layout, chunk.tokens)
+    if chunk.bytes != payload_bytes(layout, chunk.tokens) or chunk.strip != _STRIP or len(data) < chunk.bytes:
+        return False
+    sums = data[sums_at : chunk.bytes]
+    return crc32c(sums) == chunk.crc and strip_checksums(chunk.key, data[:sums_at], _STRIP).tobytes() == sums
+
+
+def unpack(layout: KVLayout, chunk: Chunk, data: memoryview, target: npt.NDArray[Any], begin: int) -> None:
+    """Write a whole payload to a prompt's KV (layers, 2, kv_heads, tokens, head_dim), rotated, from token `begin` on.
+
+    Of layers with a sliding window that is shorter than the chunk, the last tokens alone are written.
+    """
+    end = begin + chunk.tokens
+    source = np.frombuffer(data, np.uint8)
+    for layers, kept, array in _arrays(layout, chunk.tokens, source):
+        rotate(layout, array, target[layers, :, :, end - kept : end], end - kept)
+
+
+def _sums_at(layout: KVLayout, tokens: int) -> int:
+    rows = sum(len(range(layers.start, layers.stop)) * kept for layers, kept in _runs(layout, tokens))
+    size = rows * 2 * layout.kv_heads * layout.head_dim * layout.numpy_dtype.itemsize
+    return -(-size // _CRC_BYTES) * _CRC_BYTES
+
+
+def _runs(layout: KVLayout, tokens: int) -> Iterator[tuple[slice, int]]:
+    """Layers side by side that keep as many tokens."""
+    first = 0
+    for layer in range(1, layout.layers + 1):
+        if layer == layout.layers or layout.kept_tokens(layer, tokens) != layout.kept_tokens(first, tokens):
+            yield slice(first, layer), layout.kept_tokens(first, tokens)
+            first = layer
+
+
+def _arrays(
+    layout: KVLayout, tokens: int, data: npt.NDArray[np.uint8]
+) -> Iterator[tuple[slice, int, npt.NDArray[Any]]]:
+    """(layers, kept tokens, their part of a payload as (layers, 2, kv_heads, kept, head_dim))."""
+    at = 0
+    for layers, kept in _runs(layout, tokens):
+        shape = (layers.stop - layers.start, 2, layout.kv_heads, kept, layout.head_dim)
+        end = at + int(np.prod(shape)) * layout.numpy_dtype.itemsize
+        yield layers, kept, data[at:end].view(layout.numpy_dtype).reshape(shape)
+        at = end

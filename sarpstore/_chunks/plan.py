@@ -1,0 +1,107 @@
+"""What a prompt has of stored chunks, and what is to be computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+__all__ = ["ChunkStats", "Plan", "Span"]
+
+
+@dataclass(slots=True)
+class Span:
+    """One chunk of a prompt: tokens from `begin` to before `end`."""
+
+    begin: int
+    end: int
+    hit: bool
+    why: str
+    """Why it missed: "new", "evicted", "not admitted", "damaged", "in flight" (another request computes it, and was not
+    waited for), "question" (the last chunk, which is not stored); "" of a hit.
+    """
+    key: bytes = field(repr=False)
+    bytes: int = 0
+    """Of the payload that is to be loaded; 0 of a miss."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """A prompt's chunks in order, without gaps.
+
+    Misses that this plan is to compute are claimed: other requests for them wait until they are put, or the plan is
+    closed.
+    """
+
+    tokens: int
+    """Of the prompt."""
+    spans: tuple[Span, ...]
+    _release: Callable[[bytes], None] = field(repr=False)
+    _claimed: set[bytes] = field(default_factory=set, repr=False)
+
+    @property
+    def hits(self) -> list[Span]:
+        """What can be loaded, in order."""
+        return [span for span in self.spans if span.hit]
+
+    @property
+    def misses(self) -> list[Span]:
+        """What is to be computed, in order, the question included."""
+        return [span for span in self.spans if not span.hit]
+
+    def close(self) -> None:
+        """Give up what is claimed and was not put. Closing again does nothing."""
+        while self._claimed:
+            self._release(self._claimed.pop())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkStats:
+    """Counters since the open, and what there is. Tokens and bytes are those of chunks, questions apart."""
+
+    chunks: int
+    regions: int
+    disk_bytes: int
+    """Bytes of all files, in whole pages."""
+    bytes_max: int
+    tokens: int
+    """Looked up."""
+    hit_tokens: int
+    missed_tokens: dict[str, int]
+    """By cause."""
+    question_tokens: int
+    loaded_bytes: int
+    put_bytes: int
+    """Of payloads put, in whole pages."""
+    again_bytes: int
+    """Of payloads written again when their region went."""
+    written_bytes: int
+    """All bytes written: payloads, entries, tables."""
+    damaged_payloads: int
+    puts: int
+    refused_puts: int
+    """Not admitted."""
+    recovery_ms: float
+    io_backend: str
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of tokens looked up that hit."""
+        return self.hit_tokens / self.tokens if self.tokens else 0.0
+
+    @property
+    def write_amplification(self) -> float:
+        """All bytes written over those of payloads put."""
+        return self.written_bytes / self.put_bytes if self.put_bytes else 1.0

@@ -1,0 +1,161 @@
+"""Finding what a chunk store holds: the newest table, and what entries files have behind it (format-spec/chunks.md, 3).
+
+Blocks: for a thread. Nothing is written here, and no payload is read: the cost is that of the table and of a look at
+each region's files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from sarpstore import _format as fmt
+from sarpstore._chunks.encoding import (
+    CHUNKS_SUFFIX,
+    ENTRIES_HEADER_BYTES,
+    ENTRIES_SUFFIX,
+    REGION_SUFFIX,
+    Chunk,
+    Table,
+    chunks_name,
+    decode_entries,
+    decode_entries_header,
+    entries_name,
+    region_name,
+)
+from sarpstore._errors import CorruptionError, StorageError
+from sarpstore._files import read_whole, size_of
+
+if TYPE_CHECKING:
+    from sarpstore._files import Folder
+
+__all__ = ["Found", "find", "holds_chunks"]
+
+_TABLE_BYTES_MAX: Final = 1 << 32
+
+
+@dataclass(slots=True)
+class Found:
+    """What an open found. Chunks are rows of the table, and those that were put behind it."""
+
+    table: Table
+    index: dict[bytes, int | Chunk]
+    """By key: the row in the table, or the chunk."""
+    entries: dict[int, int]
+    """By region, the length of its entries file as far as it is valid."""
+    torn: dict[int, int] = field(default_factory=dict)
+    """Of these the files that go on behind that, with their whole lengths."""
+    remains: list[str] = field(default_factory=list)
+    """Names of what a crash or damage left, and nothing is read from, to be removed."""
+    damage: list[str] = field(default_factory=list)
+    """What is not as it should be, and no crash explains."""
+    table_read: bool = True
+
+
+def holds_chunks(names: list[str]) -> bool:
+    """Whether a folder with these names is a chunk store, whole or damaged."""
+    return any(fmt.numbered(names, suffix) for suffix in (CHUNKS_SUFFIX, ENTRIES_SUFFIX))
+
+
+def find(folder: Folder) -> Found | None:
+    """What the chunk store in the folder holds; None if it holds none. CorruptionError: nothing says whose it is."""
+    names = folder.names()
+    if not holds_chunks(names):
+        return None
+    damage: list[str] = []
+    table = _newest_table(folder, names, damage)
+    regions, entries = set(fmt.numbered(names, REGION_SUFFIX)), fmt.numbered(names, ENTRIES_SUFFIX)
+    read = table is not None
+    if table is None:
+        table = Table(_uuid_of(folder, entries), 0, 0, 0, 1, 1)
+    found = Found(table, {}, {}, damage=damage, table_read=read)
+    found.remains = [region_name(number) for number in sorted(regions - set(entries))]
+    lengths = {row.number: row.entries for row in table.regions}
+    there = {number for number in entries if number in regions}
+    found.index.update(_rows_held(table, there))
+    late: list[Chunk] = []
+    for number in entries:
+        if number in regions:
+            late += _read_entries(folder, number, lengths.get(number, 0), found)
+        else:
+            found.damage.append(f"{region_name(number)} is gone, and its entries are there")
+            found.remains.append(entries_name(number))
+    _add(found, late, there)
+    _raise_numbers(found, entries, regions, late)
+    return found
+
+
+def _newest_table(folder: Folder, names: list[str], damage: list[str]) -> Table | None:
+    for number in reversed(fmt.numbered(names, CHUNKS_SUFFIX)):
+        name = chunks_name(number)
+        try:
+            return Table.decode(read_whole(folder, name, _TABLE_BYTES_MAX), name, number)
+        except (CorruptionError, StorageError) as error:
+            damage.append(str(error))
+    return None
+
+
+def _uuid_of(folder: Folder, entries: list[int]) -> bytes:
+    """Of the newest entries file that says it."""
+    error: CorruptionError | None = None
+    for number in reversed(entries):
+        name = entries_name(number)
+        try:
+            return decode_entries_header(read_whole(folder, name, ENTRIES_HEADER_BYTES), name, number, None)
+        except CorruptionError as damaged:
+            error = damaged
+    raise error or CorruptionError(folder.path, None, "none of the tables is valid, and there are no entries files")
+
+
+def _rows_held(table: Table, there: set[int]) -> dict[bytes, int | Chunk]:
+    """The rows all of whose regions are there."""
+    if not len(table.rows):
+        return {}
+    gone = np.append(0, np.cumsum(~np.isin(table.extents["region"], list(there))))
+    first = table.rows["first"].astype(np.int64)
+    whole = gone[first + table.rows["extents"]] == gone[first]
+    keys = table.keys()
+    if whole.all():
+        return dict(zip(keys, range(len(keys)), strict=True))
+    return {keys[row]: row for row in np.flatnonzero(whole).tolist()}
+
+
+def _read_entries(folder: Folder, number: int, known: int, found: Found) -> list[Chunk]:
+    """The entries behind what the table knows of the file."""
+    name, size = entries_name(number), size_of(folder, entries_name(number))
+    if known and size == known:
+        found.entries[number] = size
+        return []
+    data = read_whole(folder, name, _TABLE_BYTES_MAX)
+    try:
+        decode_entries_header(data, name, number, found.table.uuid)
+    except CorruptionError as error:
+        found.damage.append(str(error))
+        found.entries[number] = max(known, ENTRIES_HEADER_BYTES)
+        return []
+    begin = max(known, ENTRIES_HEADER_BYTES)
+    if size < begin:
+        found.damage.append(f"{name} ends at byte {size:,}, and the table has {begin:,} bytes of it")
+    chunks, end = decode_entries(memoryview(data)[begin:], found.table.uuid, number, begin)
+    found.entries[number] = end
+    if end < size:
+        found.torn[number] = size
+    return chunks
+
+
+def _add(found: Found, late: list[Chunk], there: set[int]) -> None:
+    for chunk in sorted(late, key=lambda chunk: chunk.sequence):
+        if all(extent.region in there for extent in chunk.extents):
+            found.index[chunk.key] = chunk
+
+
+def _raise_numbers(found: Found, entries: list[int], regions: set[int], late: list[Chunk]) -> None:
+    """Numbers are never used twice, whatever the table knows."""
+    table = found.table
+    table.next_region = max([table.next_region, *(number + 1 for number in regions.union(entries))])
+    table.next_sequence = max([table.next_sequence, *(chunk.sequence + 1 for chunk in late)])
+    if not found.table_read:
+        ends = [extent.offset + extent.bytes for chunk in late for extent in chunk.extents]
+        table.region_bytes = max(ends, default=0)
