@@ -121,7 +121,7 @@ def encode_entries_header(uuid: bytes, number: int) -> bytes:
     return _sealed(bytearray(head.ljust(ENTRIES_HEADER_BYTES, b"\0")))
 
 
-def decode_entries_header(data: bytes, name: str, number: int, uuid: bytes | None) -> bytes:
+def decode_entries_header(data: bytes | memoryview, name: str, number: int, uuid: bytes | None) -> bytes:
     """The store's uuid that an entries file says. CorruptionError, VersionError."""
     return _open_head(data[:ENTRIES_HEADER_BYTES], name, _MAGIC_ENTRIES, number, uuid, ENTRIES_HEADER_BYTES)
 
@@ -230,7 +230,7 @@ class Table:
         return _sealed(bytearray(b"".join([head, *parts])))
 
     @classmethod
-    def decode(cls, data: bytes, name: str, number: int) -> Table:
+    def decode(cls, data: bytes | memoryview, name: str, number: int) -> Table:
         """CorruptionError, VersionError."""
         if len(data) < _TABLE_AT:
             raise CorruptionError(name, len(data), "the table is cut short")
@@ -258,7 +258,9 @@ def _sealed(data: bytearray) -> bytes:
     return bytes(data)
 
 
-def _open_head(data: bytes, name: str, magic: bytes, number: int, uuid: bytes | None, length: int) -> bytes:
+def _open_head(
+    data: bytes | memoryview, name: str, magic: bytes, number: int, uuid: bytes | None, length: int
+) -> bytes:
     if len(data) < length:
         raise CorruptionError(name, len(data), "the file is cut short")
     if data[:8] != magic:

@@ -91,7 +91,7 @@ def _newest_table(folder: Folder, names: list[str], damage: list[str]) -> Table 
     for number in reversed(fmt.numbered(names, CHUNKS_SUFFIX)):
         name = chunks_name(number)
         try:
-            return Table.decode(read_whole(folder, name, _TABLE_BYTES_MAX), name, number)
+            return Table.decode(_read(folder, name), name, number)
         except (CorruptionError, StorageError) as error:
             damage.append(str(error))
     return None
@@ -111,15 +111,24 @@ def _uuid_of(folder: Folder, entries: list[int]) -> bytes:
 
 def _rows_held(table: Table, there: set[int]) -> dict[bytes, int | Chunk]:
     """The rows all of whose regions are there."""
-    if not len(table.rows):
-        return {}
-    gone = np.append(0, np.cumsum(~np.isin(table.extents["region"], list(there))))
+    keys = table.keys()
+    missing = {row.number for row in table.regions} - there
+    if not missing:
+        return dict(zip(keys, range(len(keys)), strict=True))
+    gone = np.append(0, np.cumsum(np.isin(table.extents["region"], list(missing))))
     first = table.rows["first"].astype(np.int64)
     whole = gone[first + table.rows["extents"]] == gone[first]
-    keys = table.keys()
-    if whole.all():
-        return dict(zip(keys, range(len(keys)), strict=True))
     return {keys[row]: row for row in np.flatnonzero(whole).tolist()}
+
+
+def _read(folder: Folder, name: str) -> memoryview:
+    """All of a file, which may be large: without a copy."""
+    file = folder.open(name)
+    try:
+        data: memoryview = np.empty(min(file.size(), _TABLE_BYTES_MAX), np.uint8).data
+        return data[: file.read_into(0, data)]
+    finally:
+        file.close()
 
 
 def _read_entries(folder: Folder, number: int, known: int, found: Found) -> list[Chunk]:
@@ -128,7 +137,7 @@ def _read_entries(folder: Folder, number: int, known: int, found: Found) -> list
     if known and size == known:
         found.entries[number] = size
         return []
-    data = read_whole(folder, name, _TABLE_BYTES_MAX)
+    data = _read(folder, name)
     try:
         decode_entries_header(data, name, number, found.table.uuid)
     except CorruptionError as error:
@@ -138,7 +147,7 @@ def _read_entries(folder: Folder, number: int, known: int, found: Found) -> list
     begin = max(known, ENTRIES_HEADER_BYTES)
     if size < begin:
         found.damage.append(f"{name} ends at byte {size:,}, and the table has {begin:,} bytes of it")
-    chunks, end = decode_entries(memoryview(data)[begin:], found.table.uuid, number, begin)
+    chunks, end = decode_entries(data[begin:], found.table.uuid, number, begin)
     found.entries[number] = end
     if end < size:
         found.torn[number] = size
