@@ -113,7 +113,7 @@ MARKER_DTYPE: Final = np.dtype(
 )
 EPOCH_DTYPE: Final = np.dtype([("holder", "<u4"), ("reserved", "<u4"), ("position", "<u8")])
 COUNT_DTYPE: Final = np.dtype([("id", "|V16"), ("name_space", "<u8"), ("holder", "<u4"), ("count", "<u4")])
-COUNT_ENTRY_DTYPE: Final = np.dtype([("id", "|V16"), ("count", "<u4"), ("reserved", "<u4")])
+COUNT_ENTRY_DTYPE: Final = np.dtype([("id", "|V16"), ("count", "<u4"), ("forgotten", "<u4")])
 POSTINGS_ENTRY_DTYPE: Final = np.dtype(
     [("word0", "<u8"), ("position", "<u8"), ("filter", "<u8"), ("operation", "u1"), ("reserved", "V7")]
 )

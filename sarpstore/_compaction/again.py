@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Context", "written_again"]
 
+_U32_MAX: Final = (1 << 32) - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -30,6 +32,8 @@ class Context:
     """Removals up to here kill nothing that is in another file."""
     files: Collection[int]
     """Numbers of the log files that will be left."""
+    number: int
+    """The file that is compacted."""
     previous: Mapping[int, int]
     """Of those of them whose header is known, the file that it goes on from."""
     may_be_named: Callable[[int], bool]
@@ -66,7 +70,9 @@ def _clear_needed(record: memoryview, context: Context) -> bool:
 
 
 def _remembered(record: memoryview, context: Context) -> bytes | None:
-    """The counts that are still what is remembered."""
+    """The counts that are still what is remembered, and those that say that nothing is, while a file is left that may
+    say more: one that is not newer than the file in which they stood first.
+    """
     if context.removals is None:
         return bytes(record)
     holder, name_space, _ = _removal_fields(record)
@@ -74,7 +80,12 @@ def _remembered(record: memoryview, context: Context) -> bytes | None:
     entries: npt.NDArray[Any] = np.frombuffer(body, fmt.COUNT_ENTRY_DTYPE)
     ids = np.frombuffer(entries["id"].tobytes(), np.uint8).reshape(-1, fmt.ID_BYTES)
     known = context.removals.get_counts(ids, holder, name_space)
-    kept = entries[(entries["count"] == known) & (known > 1)]
+    first = np.where(entries["forgotten"] > 0, entries["forgotten"], np.uint32(min(context.number, _U32_MAX)))
+    oldest = min(context.files, default=context.number + 1)
+    stays = (entries["count"] <= 1) & (known <= 1) & ((first >= oldest) | (first == _U32_MAX))
+    said = entries.copy()
+    said["forgotten"] = np.where(stays, first, 0)
+    kept = said[((said["count"] == known) & (known > 1)) | stays]
     return count_record(holder, name_space, kept) if len(kept) else None
 
 

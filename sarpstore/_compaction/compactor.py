@@ -323,7 +323,7 @@ class Compactor:
         """
         left = [other for other in self._existing() if other != number]
         floor = min(self._ledger.floor(left), self._ledger.last_pass)
-        return Context(self._removals, floor, left, self._files.previous(), self._ledger.may_be_named)
+        return Context(self._removals, floor, left, number, self._files.previous(), self._ledger.may_be_named)
 
     def _append(self, record: bytes, kind: int, rule: int = lib.SARP_PLACE_BEST) -> bool:
         commit, promised = self._gatherer.buffer, self._log.promised_bytes

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from sarpstore import _format as fmt
 from sarpstore._compaction import (
     AT_REST,
@@ -17,7 +21,7 @@ from sarpstore._compaction import (
 )
 from sarpstore._compaction.again import Context, written_again
 from sarpstore._compaction.survey import FileFacts, LogFiles
-from sarpstore._log.commits import clear_record, remove_record, retire_record
+from sarpstore._log.commits import clear_record, count_record, remove_record, retire_record
 from sarpstore._log.removals import Removals
 
 MB = 1 << 20
@@ -170,7 +174,7 @@ def test_what_is_written_again() -> None:
     removals = Removals(8, 8, 8)
     removals.clear(1, 500)
     removals.clear(2, 0)
-    context = Context(removals, 100, [3, 9], {9: 8}, {1}.__contains__)
+    context = Context(removals, 100, [3, 9], 5, {9: 8}, {1}.__contains__)
 
     def again(record: bytes, kind: int) -> bool:
         return written_again(memoryview(record), kind, context) == record
@@ -179,3 +183,23 @@ def test_what_is_written_again() -> None:
     clears = [clear_record(1, 500), clear_record(1, 400), clear_record(2, 0), clear_record(1, 0)]
     assert [again(record, fmt.RECORD_CLEAR_HOLDER) for record in clears] == [True, False, True, False]
     assert [again(retire_record(n), fmt.RECORD_RETIRE_FILE) for n in (1, 2, 4, 8)] == [True, False, True, True]
+
+
+def test_that_a_count_is_forgotten_is_written_again_while_an_older_file_may_say_more() -> None:
+    removals = Removals(8, 8, 8)
+    ids = [bytes([number] * 16) for number in range(4)]
+
+    def entries(*rows: tuple[int, int, int]) -> Any:
+        return np.array([(ids[number], count, forgotten) for number, count, forgotten in rows], fmt.COUNT_ENTRY_DTYPE)
+
+    removals.set_counts(entries((0, 3, 0), (1, 2, 0)), 7, 0)
+    record = count_record(7, 0, entries((0, 3, 0), (1, 4, 0), (2, 1, 0), (3, 0, 2), (1, 1, 0)))
+    for files, left in (
+        ([1, 9], entries((0, 3, 0), (2, 1, 5), (3, 0, 2))),
+        ([2, 9], entries((0, 3, 0), (2, 1, 5), (3, 0, 2))),
+        ([3, 9], entries((0, 3, 0), (2, 1, 5))),
+        ([6], entries((0, 3, 0))),
+        ([], entries((0, 3, 0))),
+    ):
+        context = Context(removals, 0, files, 5, {}, set().__contains__)
+        assert written_again(memoryview(record), fmt.RECORD_COUNT, context) == count_record(7, 0, left)

@@ -26,6 +26,7 @@ from life_steps import (
     Reopen,
     SetTtl,
     Setup,
+    Truncate,
     Wait,
     plainer,
     random_setup,
@@ -182,6 +183,28 @@ def test_a_record_that_was_cut_before_it_was_posted_elsewhere_leaves_all_its_lis
         Call("squeeze"),
     ]
     live(setup, sequence, 6002)
+
+
+def test_a_count_that_was_forgotten_is_not_remembered_when_compaction_has_dropped_what_said_so():
+    setup = Setup("divergence", "never", 1 << 16, 1, 4096, None, None, 16)
+    sequence = [
+        Insert(1, Fork(0, 0, 5, 0), False),
+        Remove(0, Fork(0, 0, 0, 0), (), False),
+        Insert(0, Fork(0, 0, 14, 0), False),
+        Insert(0, Fork(1, 2, 0, 0), True),
+        Call("sync"),
+        Insert(0, Fork(0, 0, 0, 0), False),
+        Call("mark_pass"),
+        Insert(0, Fork(0, 0, 1, 0), False),
+        Reopen("all"),
+        Remove(0, Fork(1, 2, 0, 0), (129,), False),
+        Call("checkpoint"),
+        Truncate(0, Fork(0, 0, 0, 0), 0),
+        Call("compact"),
+        Reopen("none"),
+        Remove(0, Fork(0, 0, 2, 0), (1,), False),
+    ]
+    live(setup, sequence, 7001)
 
 
 def test_a_step_is_made_plainer_until_nothing_is_left():
