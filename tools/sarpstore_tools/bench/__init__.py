@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from sarpstore_tools.bench.chunks import chunks_command
 from sarpstore_tools.bench.churn import churn_command
 from sarpstore_tools.bench.compare import compare_command
 from sarpstore_tools.bench.core import core_command
@@ -33,4 +34,5 @@ bench.add_command(reads_command)
 bench.add_command(scale_command)
 bench.add_command(churn_command)
 bench.add_command(maintenance_command)
+bench.add_command(chunks_command)
 bench.add_command(rope_command)
