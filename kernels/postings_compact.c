@@ -156,6 +156,10 @@ static int carries_state(moving *m, uint8_t *entry) {
 static int32_t carry_postings(moving *m, const uint8_t *source) {
     uint8_t record[SARP_PAGE];
     uint32_t count = 0;
+    if (!record_listed_valid(source)) {
+        m->file->damaged++; /* what no writer makes is not carried on */
+        return SARP_OK;
+    }
     memcpy(record, source, SARP_POSTINGS_HEADER);
     for (uint32_t i = 0; i < source[SARP_AT_N]; i++) {
         uint8_t *entry = record + SARP_POSTINGS_HEADER + count * SARP_POSTINGS_ENTRY;

@@ -14,7 +14,8 @@ from records import seal
 from strategies import ids_of
 
 from sarpstore import _format as fmt
-from sarpstore._kernel import FEATURES, MARK_ROW_DTYPE, ffi, pointer
+from sarpstore._kernel import CHANGE_DTYPE, FEATURES, MARK_ROW_DTYPE, ffi, lib, pointer
+from sarpstore._log.commits import postings_record
 
 both = pytest.mark.parametrize("routing", fmt.ROUTINGS)
 TURNS = 50
@@ -134,6 +135,19 @@ def test_compaction_does_not_take_another_points_posting_for_the_first() -> None
     work, _ = store.compact(1)
     assert (work.live, work.dead) == (0, 1)
     assert not store.records(store.next_file())
+
+
+@pytest.mark.parametrize("operation", [2, 3])
+def test_compaction_carries_on_no_change_that_is_none(operation: int) -> None:
+    """An operation that there is not was written again, and a reader took the record for damaged."""
+    store = made("sarp", "a" * 17)
+    change = np.zeros(1, CHANGE_DTYPE)
+    for name, value in (("key", 123), ("n", 1), ("root_key", 1), ("operation", operation)):
+        change[name] = value
+    assert store.commit.append(postings_record(change), rule=lib.SARP_PLACE_BEHIND)
+    work, _ = store.compact(store.next_file())
+    carried = [record[64 + 24] for record in store.records(store.next_file(), fmt.RECORD_POSTINGS).values()]
+    assert (carried, work.damaged) == (([2], 0) if operation == 2 else ([], 1))
 
 
 @pytest.mark.parametrize("removed", ["a", "a" * 10])
