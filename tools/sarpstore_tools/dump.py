@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
+from .specreader.chunk_items import store_items
+from .specreader.chunk_store import holds_chunks
 from .specreader.describe import (
     Item,
     entry_item,
@@ -56,7 +58,8 @@ from .specreader.structures import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_BLOCKS: Final = frozenset({"log header", "checkpoint head", "image", "statistics"})
+_BLOCKS: Final = frozenset({"log header", "checkpoint head", "image", "statistics", "entries header", "table"})
+_LIMITED: Final = frozenset({"record", "entry", "chunk"})
 _BATCH_LINES: Final = 256  # a write for every line would be most of the time
 
 
@@ -67,6 +70,7 @@ class Wanted:
     records: bool
     checkpoints: bool
     entries: bool
+    chunks: bool
     ids: bool
     types: frozenset[str]
     limit: int
@@ -76,11 +80,12 @@ class Wanted:
 @click.argument("store", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @click.option("--file", "name", metavar="NAME", help="This file of the store only.")
-@click.option("--records/--no-records", default=True, help="Records of log files (default: shown).")
+@click.option("--records/--no-records", default=True, help="Records of log files, entries of regions (default: shown).")
 @click.option("--checkpoints", is_flag=True, help="Checkpoint heads with their tables, too.")
 @click.option("--entries", is_flag=True, help="Directory entries of the partition images, too.")
+@click.option("--chunks", is_flag=True, help="Regions and chunks of a chunk store's tables, too.")
 @click.option("--type", "types", multiple=True, type=click.Choice(TYPE_NAMES[1:]), help="Records of this type only.")
-@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="At most N records and entries.")
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="At most N records, entries and chunks.")
 @click.option("--ids", is_flag=True, help="Block ids, locations, counts and changes of each record.")
 def dump(
     store: Path,
@@ -89,6 +94,7 @@ def dump(
     records: bool,
     checkpoints: bool,
     entries: bool,
+    chunks: bool,
     types: tuple[str, ...],
     limit: int | None,
     ids: bool,
@@ -100,9 +106,8 @@ def dump(
     it stands), and lengths, checksums, prefix ids and parent keys: JSON has all. Works while a writer has the store
     open. Exit status: 0, or 2 if there is no such store or file.
     """
-    wanted = Wanted(
-        records, checkpoints or entries, entries, ids, frozenset(types), sys.maxsize if limit is None else limit
-    )
+    most = sys.maxsize if limit is None else limit
+    wanted = Wanted(records, checkpoints or entries, entries, chunks, ids, frozenset(types), most)
     try:
         items = _items(store, name, wanted)
         _write(items, as_json)
@@ -130,21 +135,24 @@ def _write(items: Iterator[Item], as_json: bool) -> None:
 
 
 def _items(store: Path, name: str | None, wanted: Wanted) -> Iterator[Item]:
-    """All that is wanted; records and entries up to the limit."""
-    folder = list_folder(store)
-    if name is not None:
-        if not kind_of(name) or not (store / name).exists():
-            raise NotAStoreError(f"{store / name}: no such file of a store")
-        items = _file_items(folder, name, wanted)
-    else:
-        items = _store_items(folder, wanted)
+    """All that is wanted; records, entries and chunks up to the limit."""
+    if name is not None and (not kind_of(name) or not (store / name).exists()):
+        raise NotAStoreError(f"{store / name}: no such file of a store")
     left = wanted.limit
-    for item in items:
-        if item["kind"] in ("record", "entry"):
+    for item in _all_items(store, name, wanted):
+        if item["kind"] in _LIMITED:
             if left == 0:
                 return
             left -= 1
         yield item
+
+
+def _all_items(store: Path, name: str | None, wanted: Wanted) -> Iterator[Item]:
+    """Of a store of either kind, or of one of its files."""
+    if holds_chunks(store):
+        return store_items(store, name, wanted.records, wanted.chunks)
+    folder = list_folder(store)
+    return _store_items(folder, wanted) if name is None else _file_items(folder, name, wanted)
 
 
 def _file_items(folder: Folder, name: str, wanted: Wanted) -> Iterator[Item]:

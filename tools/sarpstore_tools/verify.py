@@ -1,4 +1,4 @@
-"""`sarpstore verify`: checks a store against the specification, byte by byte, without the engine."""
+"""`sarpstore verify`: checks a store of either kind against the specification, byte by byte, without the engine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
+from .specreader.chunk_store import ChunksReport, holds_chunks, verify_chunks
 from .specreader.faults import Severity
 from .specreader.folder import NotAStoreError
 from .specreader.store import Report, verify_store
@@ -25,23 +26,25 @@ _TITLES: Final = {
     Severity.WARNING: "warnings: not as it should be, but no answer is wrong for it",
     Severity.TORN_TAIL: "torn tail (no fault): what a crash left behind the last accepted commit",
     Severity.VOID: "void (no fault): a later log file says that the log ended before it",
-    Severity.REMOVED: "removed (no fault): what removals leave in a checkpoint, or take from it",
+    Severity.REMOVED: "removed (no fault): what removals leave in a checkpoint, or take from it; what was given up",
 }
 
 
 @click.command()
 @click.argument("store", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line: faults, notes, then the summary.")
-@click.option("--quick", is_flag=True, help="Do not replay the log to compare it with the newest checkpoint.")
+@click.option(
+    "--quick", is_flag=True, help="Neither replay the log to compare it with the newest checkpoint, nor read payloads."
+)
 def verify(store: Path, as_json: bool, quick: bool) -> None:
     """Check every byte of STORE and say what is wrong, as FILE:OFFSET (in bytes), code and meaning.
 
     Works while a writer has the store open. Changes nothing. Where blocks may have been removed, a checkpoint may hold
-    less than the log says, never more. Exit status: 0 clean (torn tails, void regions and removed entries are clean),
-    1 faults, 2 not a store.
+    less than the log says, never more. Of a chunk store, payloads are compared with their checksums. Exit status: 0
+    clean (torn tails, void regions and removed entries are clean), 1 faults, 2 not a store.
     """
     try:
-        report = verify_store(store, compare=not quick)
+        report = verify_chunks(store, not quick) if holds_chunks(store) else verify_store(store, compare=not quick)
     except NotAStoreError as error:
         click.echo(f"sarpstore verify: {error}", err=True)
         raise SystemExit(2) from None
@@ -61,36 +64,56 @@ def _fault_object(fault: Fault) -> dict[str, object]:
     }
 
 
-def _json_lines(report: Report) -> list[str]:
+def _json_lines(report: Report | ChunksReport) -> list[str]:
     found = [_fault_object(fault) for fault in report.faults + report.notes]
-    summary = {
-        "summary": {
-            "files": report.files,
-            "records": report.records,
-            "segments": report.segments,
-            "blocks": report.blocks,
-            "bytes": report.bytes_checked,
-            "synced_position": report.synced,
-            "live": report.live,
-            "faults": len(report.faults),
-            "notes": len(report.notes),
-        }
-    }
+    counted = _chunk_counts(report) if isinstance(report, ChunksReport) else _index_counts(report)
+    tail = {"live": report.live, "faults": len(report.faults), "notes": len(report.notes)}
+    summary = {"summary": {"files": report.files, **counted, **tail}}
     return [msgspec.json.encode(item).decode() for item in (*found, summary)]
 
 
-def _text_lines(report: Report) -> list[str]:
+def _index_counts(report: Report) -> dict[str, int]:
+    return {
+        "records": report.records,
+        "segments": report.segments,
+        "blocks": report.blocks,
+        "bytes": report.bytes_checked,
+        "synced_position": report.synced,
+    }
+
+
+def _chunk_counts(report: ChunksReport) -> dict[str, int]:
+    return {
+        "entries": report.entries,
+        "chunks": len(report.held),
+        "tokens": report.tokens,
+        "bytes": report.bytes_checked,
+        "disk_bytes": report.disk_bytes,
+        "bytes_max": report.bytes_max,
+    }
+
+
+def _text_lines(report: Report | ChunksReport) -> list[str]:
     """Findings by severity, then by place; the verdict last, where a terminal shows it."""
     lines: list[str] = []
     for severity, title in _TITLES.items():
         found = [one for one in (*report.faults, *report.notes) if one.severity is severity]
         if found:
             lines += [title, *_finding_lines(sorted(found, key=lambda one: (one.file, one.offset))), ""]
-    counted = f"{report.files} files, {report.records} records, {report.segments} segments, {report.blocks} blocks"
-    lines.append(f"{_verdict(report)}: {counted}, {report.bytes_checked:,} bytes")
+    lines.append(f"{_verdict(report)}: {_counted(report)}, {report.bytes_checked:,} bytes")
     changed = ", the store changed while it was checked" if report.live else ""
-    lines.append(f"synced up to {shown(report.synced)}{changed}")
+    if isinstance(report, ChunksReport):
+        lines.append(f"{report.disk_bytes:,} of {report.bytes_max:,} bytes of disk{changed}")
+    else:
+        lines.append(f"synced up to {shown(report.synced)}{changed}")
     return lines
+
+
+def _counted(report: Report | ChunksReport) -> str:
+    if isinstance(report, ChunksReport):
+        held = f"{len(report.held)} chunks of {report.tokens:,} tokens"
+        return f"{report.files} files, {report.entries} entries, {held}"
+    return f"{report.files} files, {report.records} records, {report.segments} segments, {report.blocks} blocks"
 
 
 def _finding_lines(found: list[Fault]) -> list[str]:
@@ -110,7 +133,7 @@ def _finding_lines(found: list[Fault]) -> list[str]:
     return lines
 
 
-def _verdict(report: Report) -> str:
+def _verdict(report: Report | ChunksReport) -> str:
     corrupt = sum(one.severity is Severity.CORRUPTION for one in report.faults)
     warnings = len(report.faults) - corrupt
     if not report.faults:

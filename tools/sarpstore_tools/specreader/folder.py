@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Numbers are from 1 and below 2^40; a name that says another is not the store's (format-spec/README.md).
-_NUMBERED: Final = re.compile(r"(?!0{16})(0{6}[0-9a-f]{10})\.(log|images|checkpoint)")
+_KINDS: Final = ("log", "images", "checkpoint", "region", "entries", "chunks")
+_NUMBERED: Final = re.compile(rf"(?!0{{16}})(0{{6}}[0-9a-f]{{10}})\.({'|'.join(_KINDS)})")
+PAGE_BYTES: Final = 4096
 WHOLE_BYTES_MAX: Final = 1 << 30  # no head is larger: it has 40 bytes a partition of up to 4,092 entries
 
 
@@ -30,8 +32,20 @@ def head_name(number: int) -> str:
     return f"{number:016x}.checkpoint"
 
 
+def region_name(number: int) -> str:
+    return f"{number:016x}.region"
+
+
+def entries_name(number: int) -> str:
+    return f"{number:016x}.entries"
+
+
+def table_name(number: int) -> str:
+    return f"{number:016x}.chunks"
+
+
 def kind_of(name: str) -> str:
-    """`log`, `images`, `checkpoint`, `stats`, or empty for a name that is not the store's."""
+    """What its name ends with, `stats`, or empty for a name that is not the store's."""
     if name == "stats":
         return name
     found = _NUMBERED.fullmatch(name)
@@ -53,25 +67,63 @@ class Folder:
     has_stats: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ChunkFolder:
+    """The same of a chunk store."""
+
+    path: Path
+    regions: tuple[int, ...]
+    entries: tuple[int, ...]
+    tables: tuple[int, ...]
+    disk_bytes: int
+    """Pages of all files, and one of the folder."""
+
+
 def list_folder(path: Path) -> Folder:
     """The store's files; `NotAStoreError` if there is no such folder or nothing of a store in it."""
+    names = _names(path)
+    numbers = _numbers(names)
+    if not (numbers["log"] or numbers["checkpoint"]):
+        raise NotAStoreError(f"{path}: not a store (neither a log file nor a checkpoint head)")
+    return Folder(path, numbers["log"], numbers["images"], numbers["checkpoint"], "stats" in names)
+
+
+def list_chunks(path: Path) -> ChunkFolder | None:
+    """The files of the chunk store; None if there is no table and no entries file. `NotAStoreError`: no such folder."""
+    names = _names(path)
+    numbers = _numbers(names)
+    if not (numbers["entries"] or numbers["chunks"]):
+        return None
+    taken = PAGE_BYTES + sum(-(-_size(path / name) // PAGE_BYTES) * PAGE_BYTES for name in names)
+    return ChunkFolder(path, numbers["region"], numbers["entries"], numbers["chunks"], taken)
+
+
+def _names(path: Path) -> list[str]:
     try:
-        names = [entry.name for entry in path.iterdir()]
+        return [entry.name for entry in path.iterdir()]
     except OSError as error:
         raise NotAStoreError(f"{path}: {error.strerror or error}") from None
-    numbers: dict[str, list[int]] = {"log": [], "images": [], "checkpoint": []}
+
+
+def _numbers(names: list[str]) -> dict[str, tuple[int, ...]]:
+    """Numbers by kind, ascending."""
+    numbers: dict[str, list[int]] = {kind: [] for kind in _KINDS}
     for name in names:
         found = _NUMBERED.fullmatch(name)
         if found:
             numbers[found[2]].append(int(found[1], 16))
-    if not (numbers["log"] or numbers["checkpoint"]):
-        raise NotAStoreError(f"{path}: not a store (neither a log file nor a checkpoint head)")
-    logs, images, heads = (tuple(sorted(numbers[kind])) for kind in ("log", "images", "checkpoint"))
-    return Folder(path, logs, images, heads, "stats" in names)
+    return {kind: tuple(sorted(each)) for kind, each in numbers.items()}
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0  # it went meanwhile
 
 
 def signature(path: Path) -> frozenset[tuple[str, int, int]]:
-    """Names, sizes and times of log, image and head files: two equal ones mean that no writer was at work between."""
+    """Names, sizes and times of the store's numbered files: two equal ones mean that no writer was at work between."""
     found = set()
     try:
         with os.scandir(path) as entries:

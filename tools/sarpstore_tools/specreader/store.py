@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from .accept import Log, accept
 from .changes import Changes
@@ -18,11 +18,15 @@ from .removed import Removed
 from .structures import SARP, Head, parse_statistics
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from .chunk_store import ChunksReport
     from .files import LogFile
 
 _SETTLE_SECONDS: Final = 0.2
+
+AnyReport = TypeVar("AnyReport", "Report", "ChunksReport")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +50,31 @@ def verify_store(path: Path, compare: bool = True) -> Report:
     A store that changes meanwhile is checked a second time if there are faults, and only what is found both times is
     reported: a file may vanish, or a head be replaced, between listing and reading.
     """
+    return verify_twice(path, lambda: _verify_once(path, compare))
+
+
+def verify_twice(path: Path, verify: Callable[[], AnyReport]) -> AnyReport:
+    """A report of `verify`; if the store changed meanwhile, with the faults alone that a second one has, too."""
     before = signature(path)
-    report = _verify_once(path, compare)
+    report = verify()
     live = signature(path) != before
     if not (live and report.faults):
         return _with(report, report.faults, live)
     time.sleep(_SETTLE_SECONDS)
     seen = {_identity(fault) for fault in report.faults}
-    again = _verify_once(path, compare)
+    again = verify()
     return _with(again, [fault for fault in again.faults if _identity(fault) in seen], live)
 
 
 def _identity(fault: Fault) -> tuple[str, ...]:
-    """What makes it the same fault. A checkpoint may have been replaced meanwhile by one with the same fault, but
-    what is missing must be the same file."""
-    is_checkpoint = fault.file.endswith((".checkpoint", ".images")) and not fault.code.endswith("missing")
-    return (fault.code,) if is_checkpoint else (fault.code, fault.file, str(fault.offset))
+    """What makes it the same fault. A checkpoint or table may have been replaced meanwhile by one with the same fault,
+    but what is missing must be the same file."""
+    replaced = fault.file.endswith((".checkpoint", ".images", ".chunks")) and not fault.code.endswith("missing")
+    return (fault.code,) if replaced else (fault.code, fault.file, str(fault.offset))
 
 
-def _with(report: Report, found: list[Fault], live: bool) -> Report:
-    unique = list(dict.fromkeys(found))
-    counts = (report.files, report.records, report.segments, report.blocks, report.bytes_checked, report.synced)
-    return Report(unique, list(dict.fromkeys(report.notes)), *counts, live)
+def _with(report: AnyReport, found: list[Fault], live: bool) -> AnyReport:
+    return replace(report, faults=list(dict.fromkeys(found)), notes=list(dict.fromkeys(report.notes)), live=live)
 
 
 def _verify_once(path: Path, compare: bool) -> Report:

@@ -216,7 +216,7 @@ class Statistics:
     values: dict[str, Any]
 
 
-def _sealed(data: bytes, magic: bytes, what: str) -> None:
+def check_sealed(data: bytes, magic: bytes, what: str) -> None:
     """Magic, and the CRC32C at offset 8 of all that follows it."""
     if len(data) < 16:
         raise DamagedError("truncated", f"{what} is cut off: {len(data)} bytes")
@@ -231,7 +231,7 @@ def has_removals(features: tuple[int, int, int]) -> bool:
     return bool(features[2] & FEATURE_REMOVALS)
 
 
-def _understood(what: str, major: int, incompatible: int) -> None:
+def check_understood(what: str, major: int, incompatible: int) -> None:
     if major != MAJOR:
         raise DamagedError("version", f"{what} is of major version {major}, this reader knows {MAJOR}")
     unknown = incompatible & ~FEATURE_REMOVALS
@@ -244,9 +244,9 @@ def parse_header(data: bytes) -> LogHeader:
     what = "log header"
     if len(data) < PAGE:
         raise DamagedError("truncated", f"{what} is cut off: {len(data)} bytes")
-    _sealed(data[:PAGE], MAGIC_LOG, what)
+    check_sealed(data[:PAGE], MAGIC_LOG, what)
     field = _HEADER.unpack_from(data)
-    _understood(what, field[2], field[6])
+    check_understood(what, field[2], field[6])
     described = field[21]
     if described > PAGE - _HEADER.size:
         raise DamagedError("description", f"{what} says its location description has {described} bytes")
@@ -287,11 +287,11 @@ def location_bytes(description: str) -> int:
 def parse_head(data: bytes) -> Head:
     """A checkpoint head from its whole file."""
     what = "checkpoint head"
-    _sealed(data, MAGIC_HEAD, what)
+    check_sealed(data, MAGIC_HEAD, what)
     if len(data) < _HEAD_BYTES:
         raise DamagedError("truncated", f"{what} is cut off: {len(data)} bytes")
     field = _HEAD.unpack_from(data)
-    _understood(what, field[2], field[6])
+    check_understood(what, field[2], field[6])
     if field[9] != len(data):
         raise DamagedError("length", f"{what} says it has {field[9]} bytes, the file has {len(data)}")
     partitions, slots, namespaces, markers, epochs, routing, counts, moments = field[16:24]
@@ -346,9 +346,9 @@ def parse_image(data: bytes, routing: int = 0) -> Image:
     size = UNIT + kind.itemsize * entries
     if entries > image_entries_max(routing) or size > len(data):
         # The count may be what is damaged: the magic says more.
-        _sealed(data[:UNIT], MAGIC_IMAGE, what)
+        check_sealed(data[:UNIT], MAGIC_IMAGE, what)
         raise DamagedError("length", f"{what} says it has {entries} entries, {len(data)} bytes are there")
-    _sealed(data[:size], MAGIC_IMAGE, what)
+    check_sealed(data[:size], MAGIC_IMAGE, what)
     if depth > KEY_BITS:
         raise DamagedError("depth", f"{what} says depth {depth}")
     rows = np.frombuffer(data, dtype=kind, count=entries, offset=UNIT)
@@ -360,9 +360,9 @@ def parse_statistics(data: bytes) -> Statistics:
     what = "statistics file"
     if len(data) < _STATS.size:
         raise DamagedError("truncated", f"{what} is cut off: {len(data)} bytes")
-    _sealed(data, MAGIC_STATS, what)
+    check_sealed(data, MAGIC_STATS, what)
     _, _, major, minor, uuid, process, length, time_ms = _STATS.unpack_from(data)
-    _understood(what, major, 0)
+    check_understood(what, major, 0)
     if _STATS.size + length != len(data):
         raise DamagedError("length", f"{what} says {length} bytes of JSON, {len(data) - _STATS.size} are there")
     try:
