@@ -80,7 +80,8 @@ def find(folder: Folder) -> Found | None:
         if number in regions:
             late += _read_entries(folder, number, lengths.get(number, 0), found)
         else:
-            found.damage.append(f"{region_name(number)} is gone, and its entries are there")
+            if size_of(folder, entries_name(number)) > ENTRIES_HEADER_BYTES:  # or a crash came while it was made
+                found.damage.append(f"{region_name(number)} is gone, and its entries are there")
             found.remains.append(entries_name(number))
     _add(found, late, there)
     _raise_numbers(found, entries, regions, late)

@@ -43,12 +43,12 @@ def written(folder, path):
     return path
 
 
-async def differs(path):
+async def differs(path, **more):
     """What the engine holds and verify does not, or the other way round."""
     report = verify_chunks(path, payloads=False)
     copy = path.with_name("copy")
     shutil.copytree(path, copy)
-    async with chunks_in(copy, bytes_max=None, region_bytes=None) as chunks:
+    async with chunks_in(copy, **more or {"bytes_max": None, "region_bytes": None}) as chunks:
         index = {key: chunks._chunk(key) for key in list(chunks._index)}
     shutil.rmtree(copy)
     ours = {key: (one.sequence, one.bytes, one.tokens, one.crc, one.strip) for key, one in report.held.items()}
@@ -116,7 +116,7 @@ async def test_payloads_in_several_extents_are_read(tmp_path):
         await fill(chunks, range(2), 5000)
     report = verify_chunks(tmp_path / "s")
     assert report.faults == []
-    assert {len(stored.extents) for stored in report.held.values()} > {1} or report.held
+    assert {len(stored.extents) for stored in report.held.values()} == {3}
     last = max(report.held.values(), key=lambda stored: stored.sequence).extents[-1]
     flip(tmp_path / "s" / name(last.region, "region"), last.page * 4096 + 7)
     assert found(tmp_path / "s") == {(name(last.region, "region"), "payload")}
@@ -194,7 +194,7 @@ def test_every_flipped_byte_of_heads_and_entries_is_a_fault_or_in_the_torn_tail(
     for kind in ("chunks", "entries"):
         for file in sorted(path.glob(f"*.{kind}")):
             size = file.stat().st_size
-            for offset in [*range(0, 128, 9), *range(min(4096, size), size, 23)]:
+            for offset in [*range(0, 128, 9), *range(min(4096, size), size, 47)]:
                 flip(path / file, offset)
                 report = verify_chunks(path, payloads=False)
                 assert any(one.file == file.name for one in report.faults + report.notes), (file.name, offset)
@@ -215,7 +215,7 @@ def test_every_flipped_byte_of_heads_and_entries_is_a_fault_or_in_the_torn_tail(
 )
 async def test_cut_files_are_found(path, file, size, codes):
     cut(path / file, size)
-    assert found(path) >= {(file, code) for code in codes}
+    assert found(path, payloads=False) >= {(file, code) for code in codes}
     assert not await differs(path)
 
 
@@ -234,6 +234,18 @@ async def test_missing_files_are_found_and_regions_that_went_are_not_missing(pat
     for table in (1, 2):
         (path / name(table, "chunks")).unlink()
     assert found(path) == {("", "table-missing")}
+    assert not await differs(path, bytes_max=8 * MIB, region_bytes=MIB)
+
+
+async def test_what_a_crash_leaves_while_a_region_is_made_is_no_fault(path):
+    (path / name(9, "region")).write_bytes(b"")
+    header = (path / name(4, "entries")).read_bytes()[:4096]
+    (path / name(8, "entries")).write_bytes(header)
+    changed(path / name(8, "entries"), 56, struct.pack("<Q", 8))
+    (path / f"{name(9, 'entries')}.tmp").write_bytes(header[:50])
+    report = verify_chunks(path)
+    assert report.faults == []
+    assert {note.file for note in report.notes} == {name(8, "entries"), name(9, "region")}
     assert not await differs(path)
 
 
@@ -270,7 +282,7 @@ async def test_missing_files_are_found_and_regions_that_went_are_not_missing(pat
 )
 async def test_lies_of_a_table_are_found(path, offset, value, code):
     changed(path / TABLE, offset, value)
-    assert code in {fault.code for fault in verify_chunks(path).faults}
+    assert code in {each for _, each in found(path, payloads=False)}
 
 
 def entry_changed(path, region, offset, at, value):
@@ -288,7 +300,7 @@ def entry_changed(path, region, offset, at, value):
     ("at", "value", "code"),
     [
         (7, b"\x13", "strip"),
-        (8, struct.pack("<Q", 13), "sequence"),
+        (8, struct.pack("<Q", 12), "sequence"),
         (8, struct.pack("<Q", 99), "order"),
         (8, struct.pack("<Q", 2), "table-sequence"),
         (16, struct.pack("<Q", 1), "length"),
@@ -304,9 +316,8 @@ def entry_changed(path, region, offset, at, value):
     ],
 )
 async def test_lies_of_an_entry_are_found(path, at, value, code):
-    assert found(path) == set()
     entry_changed(path, 4, 4096, at, value)
-    assert code in {fault.code for fault in verify_chunks(path).faults}
+    assert code in {each for _, each in found(path, payloads=code == "payload")}
 
 
 async def test_two_payloads_on_one_page_are_found(path):
@@ -386,7 +397,7 @@ def test_dump_shows_tables_entries_regions_and_damage(path):
             assert len(item["extents"]) == len(stored.extents)
     text = runner.invoke(dump, [str(path), "--file", name(1, "entries")]).output
     assert "1.entries:4096  damage" in text
-    assert text.count("void") == 3 or "void" not in text
+    assert text.count("  void") == 3
     assert runner.invoke(dump, [str(path), "--no-records"]).output.count("entry  ") == 0
     assert runner.invoke(dump, [str(path), "--limit", "3"]).output.count("entry  ") <= 3
     assert runner.invoke(dump, [str(path), "--file", name(9, "entries")]).exit_code == 2

@@ -76,7 +76,7 @@ class ChunkFolder:
     entries: tuple[int, ...]
     tables: tuple[int, ...]
     disk_bytes: int
-    """Pages of all files, and one of the folder."""
+    """Pages of all files but `LOCK`, and one of the folder."""
 
 
 def list_folder(path: Path) -> Folder:
@@ -94,7 +94,7 @@ def list_chunks(path: Path) -> ChunkFolder | None:
     numbers = _numbers(names)
     if not (numbers["entries"] or numbers["chunks"]):
         return None
-    taken = PAGE_BYTES + sum(-(-_size(path / name) // PAGE_BYTES) * PAGE_BYTES for name in names)
+    taken = PAGE_BYTES + sum(-(-_size(path / name) // PAGE_BYTES) * PAGE_BYTES for name in names if name != "LOCK")
     return ChunkFolder(path, numbers["region"], numbers["entries"], numbers["chunks"], taken)
 
 
