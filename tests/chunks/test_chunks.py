@@ -23,7 +23,7 @@ from chunk_helpers import (
 
 import sarpstore
 from sarpstore import _format as fmt
-from sarpstore._files import Fault, FaultyFolder, MemoryFolder
+from sarpstore._files import CountedFolder, Fault, FaultyFolder, MemoryFolder
 
 
 @pytest.fixture
@@ -295,6 +295,26 @@ async def test_what_was_put_is_there_after_a_power_cut_in_the_middle_of_puts(mod
             assert await held(chunks, [100]) == {100}
         async with chunks_in(image.reopen(), bytes_max=None) as chunks:
             assert await held(chunks, range(40), 300) == there
+
+
+async def test_a_power_cut_while_a_region_is_made_is_no_damage(folder, monkeypatch):
+    images = []
+
+    def rename_and_cut(self, old, new, rename=CountedFolder.rename):
+        rename(self, old, new)
+        if new.endswith(".entries"):
+            images.extend(folder.crash(seed, "tear") for seed in range(20))
+
+    monkeypatch.setattr(CountedFolder, "rename", rename_and_cut)
+    async with chunks_in(folder) as chunks:
+        await fill(chunks, range(6), 500)
+    lone = 0
+    for image in images:
+        regions, entries = ({name[:16] for name in names(image, suffix)} for suffix in (".region", ".entries"))
+        lone += not entries <= regions
+        async with chunks_in(image) as chunks:
+            assert not chunks._opened.found.damage
+    assert lone > 2
 
 
 @pytest.mark.parametrize("operation", ["write", "sync", "create", "rename"])

@@ -23,12 +23,12 @@ def check_tables(files: ChunkFiles, faults: Faults) -> None:
     if not files.folder.tables:
         faults.corruption("", 0, "table-missing", "there are entries files and no table")
     entries = {(number, e.sequence): e for number, f in files.entries.items() for e, _ in f.placed.values()}
-    whole = {n for n, f in files.entries.items() if f.front and f.run(0)[1] == f.size}
+    ends = {number: file.run(0)[1] for number, file in files.entries.items() if file.front}
     for table in files.tables:
         _check_head(table, faults)
         _check_region_rows(table, faults)
         _check_chunk_rows(table, faults)
-        _compare(files, table, entries, whole, faults)
+        _compare(files, table, entries, ends, faults)
     newest = files.table
     if newest and files.folder.disk_bytes > newest.bytes_max:
         meaning = f"the store takes {files.folder.disk_bytes} bytes of disk, the table says at most {newest.bytes_max}"
@@ -77,15 +77,16 @@ def _check_chunk_rows(table: Table, faults: Faults) -> None:
 
 
 def _compare(
-    files: ChunkFiles, table: Table, entries: dict[tuple[int, int], Stored], whole: set[int], faults: Faults
+    files: ChunkFiles, table: Table, entries: dict[tuple[int, int], Stored], ends: dict[int, int], faults: Faults
 ) -> None:
     """Each row is that of an entry, where the entries of its region can be read."""
-    name = table_name(table.front.number)
+    name, lengths = table_name(table.front.number), table.regions_with("entries")
     for row in range(len(table.chunks)):
         stored = table.stored(row)
         region = stored.extents[0].region
         entry = entries.get((region, stored.sequence))
-        if entry is None and region in whole and files.has_all(stored):
+        readable = ends.get(region, 0) >= lengths.get(region, 0)
+        if entry is None and readable and files.has_all(stored):
             faults.corruption(name, table.chunk_at(row), "entry-missing", f"{shown_chunk(stored)} has no entry")
         elif entry is not None and entry != stored:
             faults.corruption(name, table.chunk_at(row), "entry-differs", f"{shown_chunk(stored)} has another entry")
