@@ -131,7 +131,7 @@ async def test_crash_images_are_clean_and_hold_what_the_engine_finds(tmp_path, m
             task = asyncio.create_task(fill(chunks, [number], 2 * TOKENS))
             for turn in range(60):
                 await asyncio.sleep(0)
-                if (number * 60 + turn) % 41 == 0:
+                if (number * 60 + turn) % 59 == 0:
                     cuts.append(folder.crash(number * 100 + turn, mode))
             await task
     for at, image in enumerate(cuts):
@@ -188,6 +188,16 @@ async def test_flipped_bits_are_found(path, file, offset, code):
     assert {(fault.file, fault.code) for fault in report.faults} == ({(file, code)} if code else set())
     assert code or [note.code for note in report.notes] == ["torn-tail"]
     assert not await differs(path)
+
+
+async def test_what_verify_says_is_whole_is_what_the_engine_loads(path):
+    for region in (1, 2, 4):
+        flip(path / name(region, "region"), 100_000)
+    report = verify_chunks(path)
+    broken = {fault.meaning.split()[1] for fault in report.faults}
+    async with chunks_in(path) as chunks:
+        assert len(await held(chunks, [*range(11), *range(20, 24)], TOKENS)) == 12
+        assert {key.hex()[:16] for key in chunks._index} == {key.hex()[:16] for key in report.held} - broken
 
 
 def test_every_flipped_byte_of_heads_and_entries_is_a_fault_or_in_the_torn_tail(path):
