@@ -47,6 +47,16 @@ def with_n(n: int, d: int | None = None, *, of: int = 0) -> Alter:
     return alter
 
 
+def rewritten(store: CompactStore, position: int, byte: int, value: int) -> None:
+    """A record in the log gets another byte, and the checksums that go with it."""
+    offset, log = fmt.position_offset(position), store.machine.log[fmt.position_file(position)]
+    begin = offset - offset % fmt.PAGE
+    page = bytearray(log[begin : begin + fmt.PAGE])
+    page[offset % fmt.PAGE + byte] = value
+    seal(page, offset % fmt.PAGE, UUID, position)
+    log[begin : begin + fmt.PAGE] = page
+
+
 def match(store: CompactStore, path: str) -> int:
     """The blocks that match; fails where a call asks for nothing and is not done, again and again."""
     queries = KernelQueries(ids_of(path), 0, 0, LOCATION_BYTES, [True])
@@ -102,12 +112,7 @@ def test_a_record_that_supersedes_blocks_before_its_own_is_damage() -> None:
     number = store.next_file()
     [(at, record)] = [(at, r) for at, r in store.records(number).items() if r[89]]
     assert (record[12], record[13], record[89]) == (18, 10, 15)
-    offset, log = fmt.position_offset(at), store.machine.log[number]
-    begin = offset - offset % fmt.PAGE
-    page = bytearray(log[begin : begin + fmt.PAGE])
-    page[offset % fmt.PAGE + 89] = 5
-    seal(page, offset % fmt.PAGE, UUID, at)
-    log[begin : begin + fmt.PAGE] = page
+    rewritten(store, at, 89, 5)
     found = store.machine.scan_file(number, 0)
     assert found.damaged.tolist() == [at]
     store.directory.apply(found.changes[np.isin(found.changes["type"], [fmt.RECORD_SEGMENT, fmt.RECORD_POSTINGS])])
@@ -142,10 +147,13 @@ def test_compaction_carries_on_no_change_that_is_none(operation: int) -> None:
     """An operation that there is not was written again, and a reader took the record for damaged."""
     store = made("sarp", "a" * 17)
     change = np.zeros(1, CHANGE_DTYPE)
-    for name, value in (("key", 123), ("n", 1), ("root_key", 1), ("operation", operation)):
+    for name, value in (("key", 123), ("n", 1), ("root_key", 1), ("operation", 2)):
         change[name] = value
     assert store.commit.append(postings_record(change), rule=lib.SARP_PLACE_BEHIND)
-    work, _ = store.compact(store.next_file())
+    number = store.next_file()
+    [at] = store.records(number, fmt.RECORD_POSTINGS)
+    rewritten(store, at, 64 + 24, operation)
+    work, _ = store.compact(number)
     carried = [record[64 + 24] for record in store.records(store.next_file(), fmt.RECORD_POSTINGS).values()]
     assert (carried, work.damaged) == (([2], 0) if operation == 2 else ([], 1))
 
