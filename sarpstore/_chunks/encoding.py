@@ -47,6 +47,7 @@ _TABLE_AT: Final = 128
 # crc, length, extents, strip, sequence, bytes, tokens, crc of the checksums, key
 _ENTRY: Final = struct.Struct("<IHBBQQII32s")
 _EXTENT: Final = struct.Struct("<QII")
+ENTRY_BYTES_MAX: Final = _ENTRY.size + EXTENTS_MAX * _EXTENT.size
 _REGION_DTYPE: Final = np.dtype([("number", "<u8"), ("entries", "<u8"), ("used", "<u8")])
 _CHUNK_DTYPE: Final = np.dtype(
     [

@@ -9,15 +9,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from sarpstore import _format as fmt
-from sarpstore._chunks.encoding import Table, region_name
+from sarpstore._chunks.encoding import (
+    ENTRIES_HEADER_BYTES,
+    Table,
+    decode_entries_header,
+    entries_name,
+    region_name,
+)
 from sarpstore._chunks.keys import delimiters_of
 from sarpstore._chunks.layout import KVLayout
 from sarpstore._chunks.recover import Found, find
 from sarpstore._chunks.regions import RegionFiles
 from sarpstore._chunks.store import Chunks
 from sarpstore._clock import monotonic_ms
-from sarpstore._errors import MismatchError, NotAStoreError, OptionError
-from sarpstore._files import CountedFolder, RealFolder, rounded, size_of
+from sarpstore._errors import CorruptionError, MismatchError, NotAStoreError, OptionError
+from sarpstore._files import CountedFolder, RealFolder, read_whole, rounded, size_of
 from sarpstore._io import Scheduler, choose_backend
 
 if TYPE_CHECKING:
@@ -147,15 +153,26 @@ def _recover(folder: CountedFolder, scheduler: Scheduler, options: ChunkOptions)
     files.clean(found.remains, found.torn)
     for damage in found.damage:
         _log.warning("%s: %s", folder.path, damage)
-    if not found.table_read or found.table.number == 0:
-        _first_table(files, found, bytes_max)
+    if not found.table_read or bytes_max != table.bytes_max or table.number == 0:
+        _note_bounds(files, found, bytes_max)
     behind = sum(not isinstance(each, int) for each in found.index.values())
     opened = Opened(folder, scheduler, files, found, bytes_max, regions_max, metadata, 0.0, behind)
-    for number in sorted(found.entries, reverse=True)[:_OPEN_AGAIN_MAX]:
+    for number in sorted(found.entries.keys() - found.closed, reverse=True)[:_OPEN_AGAIN_MAX]:
         size = rounded(size_of(folder, region_name(number)))
-        if size < table.region_bytes:
+        if size < table.region_bytes and _may_grow(folder, number, table.uuid):
             opened.open_again[number] = size
     return opened
+
+
+def _may_grow(folder: Folder, number: int, uuid: bytes) -> bool:
+    """Whether what is added to the region's entries will be read: not behind a damaged header."""
+    name = entries_name(number)
+    try:
+        decode_entries_header(read_whole(folder, name, ENTRIES_HEADER_BYTES), name, number, uuid)
+    except CorruptionError as error:
+        _log.warning("%s: %s; nothing is added to that region", folder.path, error)
+        return False
+    return True
 
 
 def _new(folder: CountedFolder, options: ChunkOptions) -> Found:
@@ -180,8 +197,8 @@ def _shares(bytes_max: int, region_bytes: int) -> tuple[int, int]:
     return metadata, regions
 
 
-def _first_table(files: RegionFiles, found: Found, bytes_max: int) -> None:
-    """So that the bounds stand somewhere: in a new store, and in one whose tables are all damaged."""
+def _note_bounds(files: RegionFiles, found: Found, bytes_max: int) -> None:
+    """A table, so that the bounds stand somewhere: of a new store, of one whose tables are all damaged, a new bound."""
     found.table.number += 1
     found.table.bytes_max = bytes_max
     files.publish(found.table)

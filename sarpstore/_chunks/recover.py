@@ -16,6 +16,7 @@ from sarpstore._chunks.encoding import (
     CHUNKS_SUFFIX,
     ENTRIES_HEADER_BYTES,
     ENTRIES_SUFFIX,
+    ENTRY_BYTES_MAX,
     REGION_SUFFIX,
     Chunk,
     Table,
@@ -51,6 +52,8 @@ class Found:
     """Names of what a crash or damage left, and nothing is read from, to be removed."""
     damage: list[str] = field(default_factory=list)
     """What is not as it should be, and no crash explains."""
+    closed: set[int] = field(default_factory=set)
+    """Regions whose entries files are damaged: nothing is added to them."""
     table_read: bool = True
 
 
@@ -144,15 +147,25 @@ def _read_entries(folder: Folder, number: int, known: int, found: Found) -> list
     except CorruptionError as error:
         found.damage.append(str(error))
         found.entries[number] = max(known, ENTRIES_HEADER_BYTES)
+        found.closed.add(number)
         return []
     begin = max(known, ENTRIES_HEADER_BYTES)
     if size < begin:
         found.damage.append(f"{name} ends at byte {size:,}, and the table has {begin:,} bytes of it")
+        found.closed.add(number)
     chunks, end = decode_entries(data[begin:], found.table.uuid, number, begin)
     found.entries[number] = end
     if end < size:
         found.torn[number] = size
+        if not _is_torn(data[end:], found.table.uuid, number, end):
+            found.damage.append(f"{name} has a damaged entry at byte {end:,}; it and those behind it are lost")
     return chunks
+
+
+def _is_torn(tail: memoryview, uuid: bytes, number: int, offset: int) -> bool:
+    """Whether a crash leaves this: at most one entry that is not whole, and so none behind it."""
+    later = (decode_entries(tail[at:], uuid, number, offset + at)[0] for at in range(16, len(tail), 16))
+    return len(tail) <= ENTRY_BYTES_MAX and not any(later)
 
 
 def _add(found: Found, late: list[Chunk], there: set[int]) -> None:

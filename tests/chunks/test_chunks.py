@@ -260,6 +260,46 @@ async def test_damaged_tables_and_entries_cost_no_payload_that_something_else_kn
         assert len(await held(chunks, range(40))) >= 30
 
 
+async def test_puts_behind_a_damaged_entries_file_are_kept(folder):
+    async with chunks_in(folder) as chunks:
+        await fill(chunks, range(5))
+    [name] = names(folder, ".entries")
+    flip(folder, name, 20)
+    async with chunks_in(folder) as chunks:
+        assert await held(chunks, range(5)) == set(range(5))
+        await fill(chunks, range(5, 9))
+        image = folder.crash(1, "lose")
+    async with chunks_in(image) as chunks:
+        assert await held(chunks, range(9)) == set(range(9))
+
+
+async def test_a_damaged_entry_is_told_and_a_torn_one_is_not(folder):
+    async with chunks_in(folder) as chunks:
+        await fill(chunks, range(5))
+        damaged, torn = folder.crash(1, "lose"), folder.crash(2, "lose")
+    [name] = names(damaged, ".entries")
+    flip(damaged, name, 4096 + 80 + 3)
+    async with chunks_in(damaged) as chunks:
+        assert len(chunks._opened.found.damage) == 1
+        assert await held(chunks, range(5)) == {0}
+    file = torn.reopen().open(name, writable=True)
+    file.truncate(4096 + 5 * 80 - 7)
+    file.close()
+    async with chunks_in(torn) as chunks:
+        assert chunks._opened.found.damage == []
+        assert await held(chunks, range(5)) == set(range(4))
+
+
+async def test_a_bound_that_was_changed_stays_after_a_crash(folder):
+    async with chunks_in(folder) as chunks:
+        await fill(chunks, range(5))
+    async with chunks_in(folder, bytes_max=20 * MIB):
+        image = folder.crash(1, "lose")
+    async with chunks_in(image, bytes_max=None) as chunks:
+        assert chunks.stats().bytes_max == 20 * MIB
+        assert await held(chunks, range(5)) == set(range(5))
+
+
 async def test_a_region_that_is_gone_is_told_and_costs_its_payloads(folder):
     async with chunks_in(folder) as chunks:
         await fill(chunks, range(60), 500)
