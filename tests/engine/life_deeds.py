@@ -120,6 +120,8 @@ class Doubt:
     def _may_miss(self, model: Model, domain: Domain, blocks: list[int], at: int) -> bool:
         if self.evicts and blocks[at] not in model.sure.get(domain, ()):
             return True
+        if self.evicts and self.reopened and blocks[at] in model.tree.shortened:
+            return True
         if self.expired is None:
             return False
         earliest, _ = model.born[domain][blocks[0]]

@@ -20,6 +20,10 @@ Block: TypeAlias = int
 Path: TypeAlias = tuple[int, ...]
 Span: TypeAlias = tuple[float, float]
 """A time that is known to lie between two."""
+
+WINDOW: Final = 64
+"""Blocks of a window: those of one record."""
+
 UNKNOWN: Final = 0.0
 """The earliest time."""
 
@@ -40,6 +44,19 @@ class Tree:
         self._numbers: dict[tuple[Block, int], Block] = {}
         self._followers: list[list[Block]] = [[]]
         self._paths: dict[Path, list[Block]] = {}
+        self._parents: list[Block] = [0]
+        self._depths = [-1]
+        self.shortened: set[Block] = set()
+        """What stands before a removed block in its window. Where records were evicted, and a crash brought some back,
+        it may be held by one alone that did not introduce it, and goes with what that introduced.
+        """
+
+    def note_removed(self, blocks: Iterable[Block]) -> None:
+        """These were removed once."""
+        for block in blocks:
+            while block and self._depths[block] % WINDOW:
+                block = self._parents[block]
+                self.shortened.add(block)
 
     def blocks(self, path: Path) -> list[Block]:
         """The numbers of a path's blocks, a token each."""
@@ -55,6 +72,8 @@ class Tree:
             if number is None:
                 number = self._numbers[parent, token] = len(self._followers)
                 self._followers.append([])
+                self._parents.append(parent)
+                self._depths.append(self._depths[parent] + 1)
                 self._followers[parent].append(number)
             found.append(number)
             parent = number
@@ -195,6 +214,7 @@ class Model:
 
     def _without(self, domain: Domain, blocks: list[Block]) -> Model:
         held = self.tree.without(self.held.get(domain, {}), blocks)
+        self.tree.note_removed(blocks)
         model = replace(self, held=self.held | {domain: held})
         if not (self.gone.get(domain) or self.loose.get(domain)):
             return model
