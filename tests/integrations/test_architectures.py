@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import sarpstore
@@ -16,7 +18,7 @@ transformers = pytest.importorskip("transformers", minversion="5.24")
 from sarpstore_tools.chunks.memory import MemoryChunks  # noqa: E402
 
 from sarpstore.integrations import transformers as hf  # noqa: E402
-from sarpstore.integrations._hf.kv import empty_cache, forward  # noqa: E402
+from sarpstore.integrations._hf.kv import array_of, check_capture, empty_cache, forward, tensor_of  # noqa: E402
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 64,
@@ -38,6 +40,7 @@ LLAMA3 = {
     "original_max_position_embeddings": 256,
 }
 YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 1024}
+LINEAR = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}
 PARTIAL = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5}
 ARCHITECTURES = {
     "llama": ("Llama", {}),
@@ -47,16 +50,18 @@ ARCHITECTURES = {
     "biased": ("Qwen2", {}),
     "normed": ("Qwen3", {}),
     "windows": ("Mistral", {"sliding_window": 8}),
+    "interleaved": ("Cohere", {}),
+    "linear": ("Llama", {"rope_parameters": LINEAR}),
 }
 SYSTEM, FIRST, SECOND = [9, 10, 11, 1], [20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 1], [30, 31, 32, 33, 34, 1]
 ASKED = [40, 41, 42]
 
 
-def made(name: str) -> Any:
+def made(name: str, dtype: str = "float32") -> Any:
     kind, rest = ARCHITECTURES[name]
     torch.manual_seed(5)
     config = getattr(transformers, f"{kind}Config")(**SHAPE, **rest)
-    return getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    return transformers.AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).eval()
 
 
 def reuse_of(model: Any) -> hf.Reuse:
@@ -85,10 +90,48 @@ async def test_recomputing_everything_is_full_prefill(name: str) -> None:
 def test_layouts_state_scaling_partial_rotation_and_windows() -> None:
     assert hf.layout_of(made("partial")).rope.rotary_dim == 8
     assert hf.layout_of(made("windows")).windows == (8, 8, 8, 8)
-    scaled = hf.layout_of(made("llama3")).rope
-    assert scaled.scaling == "llama3"
-    assert dict(scaled.parameters)["factor"] == 8.0
-    assert hf.layout_of(made("yarn")).rope.scaling == "yarn"
+    names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    llama3 = sarpstore.Llama3Scaling(**{name: LLAMA3[name] for name in names})
+    assert hf.layout_of(made("llama3")).rope == sarpstore.Rope(rotary_dim=16, scaling=llama3)
+    yarn = sarpstore.YarnScaling(factor=4.0, original_max_position_embeddings=1024)
+    assert hf.layout_of(made("yarn")).rope == sarpstore.Rope(rotary_dim=16, scaling=yarn)
+    assert hf.layout_of(made("linear")).rope.scaling == sarpstore.LinearScaling(factor=4)
+    assert hf.layout_of(made("interleaved")).rope.style == "interleaved"
+
+
+@pytest.mark.parametrize(
+    ("model_dtype", "dtype", "error_max"),
+    [
+        # transformers has its angles in float32, the store in float64.
+        ("float32", "float32", 1e-4),
+        ("float32", "bfloat16", 0.003),
+        # This model rounds cosine, sine and both products itself.
+        ("bfloat16", "bfloat16", 0.006),
+    ],
+)
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_store_rotates_keys_as_the_model_does(name: str, model_dtype: str, dtype: str, error_max: float) -> None:
+    model = made(name, model_dtype)
+    layout = hf.layout_of(model, dtype=dtype)
+    tokens = torch.randint(64, (96,), generator=torch.Generator().manual_seed(3)).tolist()
+    capture = hf.Capture(model, layout)
+    for begin in (0, 1, 997, 8000 - len(tokens)):
+        cache = empty_cache(model)
+        with capture.hooked():
+            forward(model, tokens, cache, positions=torch.arange(begin, begin + len(tokens)))
+            own = array_of(capture.take().keys, dtype)
+        turned = np.empty_like(own)
+        sarpstore.rotate_keys(layout, own, turned, begin)
+        for layer, found in zip(cache.layers, tensor_of(turned, dtype), strict=True):
+            true = layer.keys[0].double()
+            last = found[:, -true.shape[1] :].double()
+            assert float((last - true).norm() / true.norm()) <= error_max
+
+
+def test_a_model_whose_frequencies_were_rounded_is_refused() -> None:
+    # `.to()` rounds them with the weights; transformers keeps them in float32 when it loads a model.
+    with pytest.raises(sarpstore.InputError, match="cannot be taken unrotated"):
+        reuse_of(made("llama").to(torch.bfloat16))
 
 
 async def test_single_tokens_are_not_computed_again_behind_windows() -> None:
@@ -102,9 +145,12 @@ def test_models_whose_keys_cannot_be_taken_are_refused() -> None:
     fused = transformers.Phi3ForCausalLM(transformers.Phi3Config(**SHAPE))
     with pytest.raises(sarpstore.InputError, match="k_proj"):
         reuse_of(fused)
-    paired = transformers.CohereForCausalLM(transformers.CohereConfig(**SHAPE))
+    model = made("llama")
+    layout = replace(hf.layout_of(model), rope=sarpstore.Rope(theta=10_500.0))
     with pytest.raises(sarpstore.InputError, match="cannot be taken unrotated"):
-        reuse_of(paired)
+        check_capture(model, hf.Capture(model, layout), layout)
+    with pytest.raises(sarpstore.InputError, match="another layout"):
+        hf.Reuse(model, MemoryChunks(model, layout, (1,)))
     growing = transformers.LlamaConfig(**SHAPE, rope_parameters={**YARN, "rope_type": "dynamic"})
     with pytest.raises(sarpstore.InputError, match="rope_type='dynamic'"):
         hf.layout_of(transformers.LlamaForCausalLM(growing))

@@ -29,7 +29,7 @@ def test_the_layout_is_the_models(model: Any) -> None:
     layout = hf.layout_of(model, dtype="bfloat16")
     assert (layout.layers, layout.kv_heads, layout.head_dim, layout.windows) == (30, 3, 64, None)
     assert (layout.rope.theta, layout.rope.style, layout.rope.rotary_dim) == (100_000.0, "neox", 64)
-    assert (layout.rope.scaling, layout.rope.parameters) == ("default", ())
+    assert layout.rope.scaling is None
     assert layout.token_bytes == 30 * 2 * 3 * 64 * 2
     with pytest.raises(sarpstore.InputError, match="float64"):
         hf.layout_of(model, dtype="float64")

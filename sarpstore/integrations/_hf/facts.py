@@ -4,58 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
-from typing import Any, Final
+import sys
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import torch
 
 import sarpstore
 
-__all__ = ["DTYPES", "LayoutFacts", "RopeFacts", "decoder_config", "fingerprint_of", "layout_of"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["DTYPES", "decoder_config", "fingerprint_of", "layout_of", "rotate_half_of"]
 
 DTYPES: Final = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 """The dtypes that keys and values may be stored in."""
-
-_SCALINGS: Final = ("default", "linear", "llama3", "yarn")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RopeFacts:
-    """A rotary encoding as the model's config states it.
-
-    theta: Base of the frequencies.
-    style: "neox": channel i is paired with i + rotary_dim / 2, as all models of transformers that this module takes do.
-    rotary_dim: Channels of a head that are rotated, the first ones.
-    scaling: "default", "linear", "llama3" or "yarn", by the names of the config.
-    parameters: What else the scaling needs, by the names of the config, sorted.
-    """
-
-    theta: float
-    style: str
-    rotary_dim: int
-    scaling: str
-    parameters: tuple[tuple[str, float], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutFacts:
-    """The shape of a token's keys and values: `layers` of `kv_heads` heads of `head_dim` channels, keys and values.
-
-    dtype: What they are stored in: "float32", "float16" or "bfloat16".
-    windows: Tokens that each layer's attention sees back, 0 where it sees all; None where all layers see all.
-    """
-
-    layers: int
-    kv_heads: int
-    head_dim: int
-    dtype: str
-    rope: RopeFacts
-    windows: tuple[int, ...] | None
-
-    @property
-    def token_bytes(self) -> int:
-        """Bytes of one token's keys and values in all layers."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * int(DTYPES[self.dtype].itemsize)
 
 
 def decoder_config(model: Any) -> Any:
@@ -63,16 +25,17 @@ def decoder_config(model: Any) -> Any:
     return model.config.get_text_config(decoder=True)
 
 
-def layout_of(model: Any, *, dtype: str | None = None) -> LayoutFacts:
-    """The layout of a causal language model of transformers, from its config.
+def layout_of(model: Any, *, dtype: str | None = None) -> sarpstore.KVLayout:
+    """The layout of a causal language model of transformers, from its config: what to open a store of chunks with.
 
     Args:
         model: A `PreTrainedModel`.
-        dtype: What to store keys and values in; None: the model's own dtype.
+        dtype: What to store keys and values in: "float32", "float16" or "bfloat16"; None: the model's own dtype.
 
     Raises:
-        sarpstore.InputError: The model's rotary encoding changes with the length of the input or is of a kind that is
-            not known, or the dtype is none of `DTYPES`. Such a model's keys cannot be moved.
+        sarpstore.InputError: The model's rotary encoding changes with the length of the input, differs from layer to
+            layer or is of a kind that is not known, or the dtype is none of these. Such a model's keys cannot be moved.
+        sarpstore.OptionError: The config states a number that is not possible; the message names it.
     """
     config = decoder_config(model)
     heads = config.num_attention_heads
@@ -80,43 +43,85 @@ def layout_of(model: Any, *, dtype: str | None = None) -> LayoutFacts:
     dtype = dtype or str(model.dtype).removeprefix("torch.")
     if dtype not in DTYPES:
         raise sarpstore.InputError(f"dtype={dtype!r}: keys and values are stored in one of {', '.join(DTYPES)}")
-    return LayoutFacts(
+    return sarpstore.KVLayout(
         layers=config.num_hidden_layers,
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_dim=head_dim,
-        dtype=dtype,
-        rope=_rope_of(config, head_dim),
+        dtype=cast("Any", dtype),
+        rope=_rope_of(model, config, head_dim),
         windows=_windows_of(config),
     )
 
 
-def _rope_of(config: Any, head_dim: int) -> RopeFacts:
+def rotate_half_of(model: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The model's own function that gives each channel the one it is paired with, with its sign."""
+    found = getattr(sys.modules[type(model.get_decoder()).__module__], "rotate_half", None)
+    return found or _rotate_half
+
+
+def _rotate_half(channels: torch.Tensor) -> torch.Tensor:
+    first, second = channels.chunk(2, dim=-1)
+    return torch.cat((-second, first), dim=-1)
+
+
+def _rope_of(model: Any, config: Any, head_dim: int) -> sarpstore.Rope:
     stated = getattr(config, "rope_parameters", None)
     if not stated or "rope_theta" not in stated:
         raise sarpstore.InputError(f"{config.model_type}: its config states no single rotary encoding for all layers")
-    kind = stated.get("rope_type", "default")
-    if kind not in _SCALINGS:
-        raise sarpstore.InputError(f"{config.model_type}: rope_type={kind!r} is none of {', '.join(_SCALINGS)}")
     share = float(stated.get("partial_rotary_factor", getattr(config, "partial_rotary_factor", None) or 1.0))
-    apart = ("rope_theta", "rope_type", "partial_rotary_factor")
-    rest = {name: float(value) for name, value in stated.items() if name not in apart and value is not None}
-    return RopeFacts(
+    return sarpstore.Rope(
         theta=float(stated["rope_theta"]),
-        style="neox",
+        style=_style_of(model),
         rotary_dim=int(head_dim * share),
-        scaling=kind,
-        parameters=tuple(sorted(rest.items())),
+        scaling=_scaling_of(config, stated),
     )
 
 
-def _windows_of(config: Any) -> tuple[int, ...] | None:
+def _style_of(model: Any) -> Literal["neox", "interleaved"]:
+    paired = rotate_half_of(model)(torch.arange(4.0)).abs().tolist()
+    styles: dict[tuple[float, ...], Literal["neox", "interleaved"]] = {
+        (2, 3, 0, 1): "neox",
+        (1, 0, 3, 2): "interleaved",
+    }
+    if tuple(paired) not in styles:
+        raise sarpstore.InputError(f"{type(model).__name__}: its rotary encoding pairs channels in an unknown way")
+    return styles[tuple(paired)]
+
+
+def _scaling_of(
+    config: Any, stated: dict[str, Any]
+) -> sarpstore.LinearScaling | sarpstore.Llama3Scaling | sarpstore.YarnScaling | None:
+    kind = stated.get("rope_type", "default")
+    if kind == "default":
+        return None
+    if kind == "linear":
+        return sarpstore.LinearScaling(factor=stated["factor"])
+    if kind == "llama3":
+        names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+        return sarpstore.Llama3Scaling(**{name: stated[name] for name in names})
+    if kind == "yarn":
+        original = stated["original_max_position_embeddings"]
+        return sarpstore.YarnScaling(
+            factor=stated["factor"] or config.max_position_embeddings / original,
+            original_max_position_embeddings=original,
+            beta_fast=stated.get("beta_fast") or 32,
+            beta_slow=stated.get("beta_slow") or 1,
+            attention_factor=stated.get("attention_factor"),
+            mscale=stated.get("mscale"),
+            mscale_all_dim=stated.get("mscale_all_dim"),
+            truncate=stated.get("truncate", True),
+        )
+    raise sarpstore.InputError(f"{config.model_type}: rope_type={kind!r} is none of default, linear, llama3, yarn")
+
+
+def _windows_of(config: Any) -> tuple[int | None, ...] | None:
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     if not window:
         return None
     if kinds is None:
         kinds = ["sliding_attention"] * config.num_hidden_layers
-    windows = tuple(int(window) if kind == "sliding_attention" else 0 for kind in kinds)
+    windows = tuple(int(window) if kind == "sliding_attention" else None for kind in kinds)
     return windows if any(windows) else None
 
 

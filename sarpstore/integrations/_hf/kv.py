@@ -10,6 +10,7 @@ handed later is rotated already, and undoing that costs accuracy.
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -18,12 +19,10 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 import sarpstore
-from sarpstore.integrations._hf.facts import DTYPES, decoder_config
+from sarpstore.integrations._hf.facts import DTYPES, decoder_config, rotate_half_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from sarpstore.integrations._hf.facts import LayoutFacts
 
 __all__ = [
     "KV",
@@ -39,7 +38,8 @@ __all__ = [
 ]
 
 
-_PROBE_BEGIN: Final = 37
+# Far enough for what scales long wavelengths to show.
+_PROBE_BEGIN: Final = 4001
 _PROBE_TOKENS: Final = 8
 # Kernels of accelerators may round otherwise; a wrong pairing of channels is off by about 1.
 _PROBE_ERROR_MAX: Final = 0.03
@@ -77,14 +77,13 @@ def rotated(model: Any, keys: torch.Tensor, positions: torch.Tensor) -> torch.Te
         keys: Unrotated, [layers, kv_heads, tokens, head_dim].
         positions: Of the tokens, int64 [tokens].
 
-    The method is RoFormer's (Su et al. 2021), paired half by half.
+    The method is RoFormer's (Su et al. 2021), its channels paired as the model pairs them.
     """
     keys = keys.to(model.device, model.dtype)
     cos, sin = model.get_decoder().rotary_emb(keys, position_ids=positions.to(model.device)[None])
     width = cos.shape[-1]
     turned, rest = keys[..., :width], keys[..., width:]
-    first, second = turned.chunk(2, dim=-1)
-    turned = turned * cos + torch.cat((-second, first), dim=-1) * sin
+    turned = turned * cos + rotate_half_of(model)(turned) * sin
     return torch.cat((turned, rest), dim=-1)
 
 
@@ -94,7 +93,7 @@ class Capture:
     After a pass, `take()` gives those of its tokens and forgets them. One pass at a time, batch of one.
     """
 
-    def __init__(self, model: Any, layout: LayoutFacts) -> None:
+    def __init__(self, model: Any, layout: sarpstore.KVLayout) -> None:
         self._layout = layout
         self._attentions: list[Any] = [getattr(layer, "self_attn", None) for layer in model.get_decoder().layers]
         self._keys: dict[int, torch.Tensor] = {}
@@ -140,23 +139,31 @@ def forward(
         return model(ids, cache=cache, use_cache=True, position_ids=places, **rest).logits[0]
 
 
-def check_capture(model: Any, capture: Capture) -> None:
+def check_capture(model: Any, capture: Capture, layout: sarpstore.KVLayout) -> None:
     """Check on a few tokens that captured keys, rotated, are those that the model puts into its cache.
 
+    They are rotated both as the model does and as a store of this layout does.
+
     Raises:
-        sarpstore.InputError: They are not: the model's keys are not made as this module knows it (channels paired side
-            by side, a fused projection, keys scaled behind the rotary encoding), and reuse would be wrong.
+        sarpstore.InputError: They are not: the model's keys are not made as this module knows it (a fused projection,
+            keys scaled behind the rotary encoding), and reuse would be wrong.
     """
-    places = torch.arange(_PROBE_BEGIN, _PROBE_BEGIN + _PROBE_TOKENS)
+    begin = min(_PROBE_BEGIN, decoder_config(model).max_position_embeddings - _PROBE_TOKENS)
+    places = torch.arange(begin, begin + _PROBE_TOKENS)
     cache = empty_cache(model)
     with torch.inference_mode(), capture.hooked():
         forward(model, [1] * _PROBE_TOKENS, cache, positions=places, logits_to_keep=1)
         own = capture.take()
         keys = rotated(model, own.keys, places)
+    plain = replace(layout, dtype="float32")
+    turned = np.empty(own.keys.shape, np.float32)
+    sarpstore.rotate_keys(plain, array_of(own.keys, "float32"), turned, begin)
+    stored = tensor_of(turned, "float32").to(model.device)
     for index, layer in enumerate(cache.layers):
-        for found, true in ((keys[index], layer.keys[0]), (own.values[index], layer.values[0])):
+        pairs = ((keys, layer.keys), (stored, layer.keys), (own.values, layer.values))
+        for found, true in ((ours[index], theirs[0].float()) for ours, theirs in pairs):
             last = found[:, -true.shape[1] :].float()
-            if not (last - true.float()).norm() <= _PROBE_ERROR_MAX * true.float().norm():
+            if not (last - true).norm() <= _PROBE_ERROR_MAX * true.norm():
                 raise sarpstore.InputError(f"{type(model).__name__}: keys of layer {index} cannot be taken unrotated")
 
 

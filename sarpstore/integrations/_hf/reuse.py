@@ -32,9 +32,7 @@ from sarpstore.integrations._hf.kv import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from sarpstore.integrations._hf.facts import LayoutFacts
+    from collections.abc import Awaitable, Callable, Sequence
 
 __all__ = ["Prefilled", "Reuse", "as_token_list", "full_prefill"]
 
@@ -130,25 +128,27 @@ class Reuse:
 
     Args:
         model: A causal language model of transformers whose attention has `k_proj` and `v_proj`.
-        chunks: What `sarpstore.open_chunks` gives, opened with the layout of this model.
+        chunks: What `sarpstore.open_chunks` gives, opened with `layout_of` this model, in any of its dtypes.
         system: Token ids of the constant system prompt: one chunk, which ends with a delimiter. Prompts that begin with
             it have their chunks computed behind it, in all rungs but "none". Empty: there is none.
-        dtype: What the store keeps keys and values in; None: the model's dtype.
 
     store_failures: Calls of the store that failed; their requests were served without it.
 
     Raises:
-        sarpstore.InputError: The model's keys cannot be moved, or not be taken before their rotary encoding.
+        sarpstore.InputError: The model's keys cannot be moved, or not be taken before their rotary encoding, or the
+            store has another layout.
     """
 
-    def __init__(self, model: Any, chunks: Any, *, system: Sequence[int] = (), dtype: str | None = None) -> None:
+    def __init__(self, model: Any, chunks: Any, *, system: Sequence[int] = ()) -> None:
         self.model = model
-        self.layout: LayoutFacts = layout_of(model, dtype=dtype)
+        self.layout: sarpstore.KVLayout = chunks.layout
+        if layout_of(model, dtype=self.layout.dtype).canonical() != self.layout.canonical():
+            raise sarpstore.InputError(f"the store of chunks has another layout than {type(model).__name__}")
         self.system = [int(token) for token in system]
         self._chunks = chunks
         self.store_failures = 0
         self._capture = Capture(model, self.layout)
-        check_capture(model, self._capture)
+        check_capture(model, self._capture, self.layout)
         self._turn = asyncio.Lock()
         packed = np.asarray(self.system, "<u4").tobytes()
         self._conditioning = hashlib.sha256(packed).digest() if self.system else b""
@@ -180,13 +180,25 @@ class Reuse:
         prompt, wanted = as_token_list(tokens), FixUp.of(fixup)
         self._check(wanted)
         began = time.perf_counter()
+        conditioned = wanted.conditioned and bool(self.system) and prompt[: len(self.system)] == self.system
+        key = self._conditioning if conditioned else b""
         async with self._turn:
-            work = await self._planned(prompt, wanted, salt, adapter) if wanted.rung != "full" else None
-            if work is None:
+            plan = None
+            if wanted.rung != "full":
+                plan = await self._stored(
+                    "plan", self._chunks.plan(prompt, conditioning=key, salt=salt, adapter=adapter)
+                )
+            if plan is None:
                 return await _in_thread(full_prefill, self.model, prompt)
-            cache, logits = await _in_thread(self._computed, work, wanted, 0 if all_logits else 1)
-            seconds = time.perf_counter() - began
-            await self._keep(work.missing)
+            # What the plan has claimed is given up on every way out.
+            with plan:
+                work = await self._loaded(prompt, plan, adapter, conditioned=conditioned)
+                if work is None:
+                    return await _in_thread(full_prefill, self.model, prompt)
+                cache, logits = await _in_thread(self._computed, work, wanted, 0 if all_logits else 1)
+                seconds = time.perf_counter() - began
+                for each in work.missing:
+                    await self._stored("put", self._chunks.put(each.span, each.keys, each.values))
         missed = sum(each.span.end - each.span.begin for each in work.missing)
         return Prefilled(
             cache=cache,
@@ -213,31 +225,24 @@ class Reuse:
         if wanted.rung == "deviation" and self.layout.layers <= LAYERS_COMPARED:
             raise sarpstore.InputError(f"fixup='deviation' compares {LAYERS_COMPARED} layers: the model has no more")
 
-    async def _keep(self, missing: list[_Missing]) -> None:
-        for each in missing:
-            try:
-                await self._chunks.put(each.span, each.keys, each.values)
-            except _STORE_FAILURES as error:
-                self._failed("put", error)
-
-    def _failed(self, call: str, error: BaseException) -> None:
-        self.store_failures += 1
-        _log.warning("chunks: %s failed, the request is served without it: %s", call, error)
-
-    async def _planned(self, prompt: list[int], wanted: FixUp, salt: bytes, adapter: str) -> _Work | None:
-        """What the store has of a prompt; None where it is a single chunk, or the store fails."""
-        conditioned = wanted.conditioned and bool(self.system) and prompt[: len(self.system)] == self.system
-        key = self._conditioning if conditioned else b""
+    async def _stored(self, name: str, call: Awaitable[_T]) -> _T | None:
+        """What a call of the store returns; None where the store fails: the request is served without it."""
         try:
-            plan = await self._chunks.plan(prompt, conditioning=key, salt=salt, adapter=adapter)
-            loaded = await self._chunks.load(plan) if len(plan.spans) > 1 else None
+            return await call
         except _STORE_FAILURES as error:
-            self._failed("plan or load", error)
+            self.store_failures += 1
+            _log.warning("chunks: %s failed, the request is served without it: %s", name, error)
             return None
-        if loaded is None:
+
+    async def _loaded(self, prompt: list[int], plan: Any, adapter: str, *, conditioned: bool) -> _Work | None:
+        """What the store has of a prompt; None where it is a single chunk, or the store fails."""
+        if len(plan.spans) < 2:
             return None
         if conditioned and plan.spans[0].end != len(self.system):
             raise sarpstore.InputError("the system prompt is not one chunk: it must have one delimiter, at its end")
+        loaded = await self._stored("load", self._chunks.load(plan))
+        if loaded is None:
+            return None
         question = plan.spans[-1].begin
         # A load may find a payload damaged: which spans are hits is asked after it.
         both = tensor_of(loaded, self.layout.dtype)[:, :, :, :question]

@@ -68,7 +68,7 @@ class Measurement:
         self.builder = builder_for(tokenizer)
         self.fingerprint = fingerprint_of(model, tokenizer)
         self.chunks = MemoryChunks(model, self.layout, (self.builder.delimiter,))
-        self.reuse = Reuse(model, self.chunks, system=self.builder.system_tokens, dtype=dtype)
+        self.reuse = Reuse(model, self.chunks, system=self.builder.system_tokens)
         self._answer_tokens = answer_tokens
         self._fixup = fixup
 

@@ -13,8 +13,9 @@ from sarpstore.integrations.transformers import rotated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Self
 
-    from sarpstore.integrations.transformers import LayoutFacts
+    import sarpstore
 
 QUESTION = "question"
 
@@ -48,13 +49,19 @@ class MemoryPlan:
         """Those that have to be computed."""
         return [span for span in self.spans if not span.hit]
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is claimed: requests take turns."""
+
 
 @dataclass(slots=True)
 class MemoryChunks:
     """Keys, unrotated, and values by content. Rotates with the model's own encoding, so float32 is exact."""
 
     model: Any
-    layout: LayoutFacts
+    layout: sarpstore.KVLayout
     delimiters: tuple[int, ...]
     held: dict[bytes, tuple[Any, Any]] = field(default_factory=dict)
     puts: int = 0
@@ -81,21 +88,21 @@ class MemoryChunks:
     async def load(self, plan: MemoryPlan) -> np.ndarray[Any, Any]:
         """[layers, 2, kv_heads, tokens, head_dim], hits filled in, keys rotated for where they stand."""
         layout = self.layout
-        kind = np.uint16 if layout.dtype == "bfloat16" else np.dtype(layout.dtype)
-        kv = np.zeros((layout.layers, 2, layout.kv_heads, plan.tokens, layout.head_dim), kind)
+        kv = np.zeros(layout.shape(plan.tokens), layout.numpy_dtype)
         for span in plan.hits:
             keys, values = self.held[span.key]
             kv[:, 0, :, span.begin : span.end] = self._turned(keys, span)
             kv[:, 1, :, span.begin : span.end] = values
         return kv
 
-    async def put(self, span: MemorySpan, keys_unrotated: Any, values: Any) -> None:
+    async def put(self, span: MemorySpan, keys_unrotated: Any, values: Any) -> bool:
         """Keep a chunk's keys and values, each [layers, kv_heads, tokens, head_dim]."""
         shape = (self.layout.layers, self.layout.kv_heads, span.end - span.begin, self.layout.head_dim)
         if keys_unrotated.shape != shape or values.shape != shape:
             raise ValueError(f"{keys_unrotated.shape} and {values.shape}: must be {shape}")
         self.held[span.key] = (keys_unrotated.copy(), values.copy())
         self.puts += 1
+        return True
 
     def _turned(self, keys: np.ndarray[Any, Any], span: MemorySpan) -> np.ndarray[Any, Any]:
         tensor = torch.from_numpy(keys)
