@@ -72,7 +72,7 @@ async def gate(
         chunks: At least two chunks of token ids as they will be served, each ending with its delimiter.
         question: Token ids, without a delimiter.
         fixup: The fix-up that will be served; none that is "full".
-        round_trip_max: Bound of `GateReport.round_trip`. None: 0.0 where the store keeps float32, .02 for float16 and
+        round_trip_max: Bound of `GateReport.round_trip`. None: .001 where the store keeps float32, .02 for float16 and
             .1 for bfloat16.
         moved_kl_max: Bound of `GateReport.moved_kl`, in nats.
 

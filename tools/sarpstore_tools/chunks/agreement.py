@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 WIDTH_MIN = 120
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
 OUT = click.Path(dir_okay=False, path_type=Path)
 COLUMNS = ("kind", "rung", "requests", "tokens", "top1", "kl", "saved", "first_token_ms", "full_first_token_ms")
 
@@ -40,6 +42,7 @@ COLUMNS = ("kind", "rung", "requests", "tokens", "top1", "kl", "saved", "first_t
 )
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
 @click.option("--seed", type=int, default=7, show_default=True, help="Of the choice and the order of documents.")
+@click.option("--store", type=FOLDER, help="Keep chunks in this folder [default: in memory].")
 @click.option("--csv", "csv_file", type=OUT, help="Also write every request to FILE.")
 @click.option("--plot", type=OUT, help="Also plot KL over tokens saved to FILE (needs matplotlib).")
 def agreement_command(
@@ -54,6 +57,7 @@ def agreement_command(
     dtype: str,
     threads: int,
     seed: int,
+    store: Path | None,
     csv_file: Path | None,
     plot: Path | None,
 ) -> None:
@@ -61,7 +65,7 @@ def agreement_command(
 
     For each rung: how often the same token is likeliest over the answer that full prefill gives (top-1), the divergence
     of the distributions (KL, nats a token), the share of prompt tokens that are not computed, and the time to the first
-    token. Documents are shuffled; chunks are in memory, so times are the model's alone.
+    token. Documents are shuffled; chunks are in memory, so times are the model's alone, or with --store on disk.
 
     The document that follows the system prompt stands where it was computed: with one document all rungs but "none"
     agree up to rounding, and what moving costs shows with several. Full prefill computes the system prompt too, which
@@ -77,16 +81,28 @@ def agreement_command(
     network, tokenizer = load_model(model)
     import torch
 
-    from sarpstore.integrations.transformers import FixUp
-    from sarpstore_tools.chunks.measure import Measurement
+    from sarpstore.integrations.transformers import FixUp, layout_of
+    from sarpstore_tools.chunks.measure import Measurement, builder_for
+    from sarpstore_tools.chunks.memory import MemoryChunks
+    from sarpstore_tools.chunks.stores import open_store
 
     torch.set_num_threads(threads)
     cases = [case for case in cases_of(asked, questions, documents, seed) if not kinds or case.kind in kinds]
     fixup = FixUp(first=first, share=share)
-    measurement = Measurement(network, tokenizer, dtype=dtype, answer_tokens=answer_tokens, fixup=fixup)
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    builder = builder_for(tokenizer)
+
+    async def run(progress: Progress) -> list[Sample]:
         task = progress.add_task("requests", total=len(cases))
-        samples = asyncio.run(measurement.run(cases, lambda: progress.advance(task)))
+        async with AsyncExitStack() as stack:
+            chunks: Any = MemoryChunks(network, layout_of(network, dtype=dtype), (builder.delimiter,))
+            if store is not None:
+                opening = open_store(store, network, tokenizer, delimiter=builder.delimiter, dtype=dtype)
+                chunks = await stack.enter_async_context(opening)
+            measurement = Measurement(network, builder, chunks, answer_tokens=answer_tokens, fixup=fixup)
+            return await measurement.run(cases, lambda: progress.advance(task))
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        samples = asyncio.run(run(progress))
     _show(samples, f"{network.config.model_type}, chunks in {dtype}, {len(asked)} documents to choose from")
     if csv_file is not None:
         _write_csv(samples, csv_file)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+import sarpstore
 from sarpstore.integrations.prompts import PromptBuilder
-from sarpstore.integrations.transformers import RUNGS, FixUp, Reuse, divergence, fingerprint_of, layout_of
-from sarpstore_tools.chunks.memory import MemoryChunks
+from sarpstore.integrations.transformers import RUNGS, FixUp, Reuse, divergence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 DELIMITERS = ("<file_sep>", "<|file_sep|>", "<|reserved_special_token_0|>", "<|endoftext|>")
 """The first of these that a tokenizer has ends the chunks."""
+
+_ATTEMPTS = 4
+"""Prefills after which all chunks must hit: a full store admits what it was asked for more than once."""
 
 DOCUMENT = "{text}\n"
 MESSAGES = ("Answer from the documents, in a few words.", "Documents and question:\n", "Question: {text}")
@@ -59,16 +63,84 @@ def builder_for(tokenizer: Any) -> PromptBuilder:
     return PromptBuilder(tokenizer, delimiter=ids[0], system=before, document=DOCUMENT, question=after)
 
 
-class Measurement:
-    """A model whose rungs are compared with full prefill, its chunks held in memory."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """One request, with reuse and with full prefill. Token counts are of the prompt, as in `Prefilled`.
 
-    def __init__(self, model: Any, tokenizer: Any, *, dtype: str | None, answer_tokens: int, fixup: FixUp) -> None:
+    chunk_tokens: Of the prompt, without the question.
+    top1, kl: Over the answer with reuse, as in `Sample`.
+    answer, full_answer: Token ids.
+    """
+
+    tokens: int
+    chunk_tokens: int
+    hit_tokens: int
+    computed_tokens: int
+    first_token_ms: float
+    full_first_token_ms: float
+    top1: float
+    kl: float
+    answer: list[int]
+    full_answer: list[int]
+
+
+async def serve(reuse: Reuse, prompt: list[int], fixup: FixUp, answer_tokens: int) -> Served:
+    """Answer a prompt both ways, greedily, with at most so many tokens."""
+    full = await reuse.prefill(prompt, fixup="full")
+    # Decoding changes the cache; the answer with reuse goes on top of it, too.
+    again = replace(full, cache=copy.deepcopy(full.cache))
+    found = await reuse.prefill(prompt, fixup=fixup)
+    full_answer, _ = await reuse.with_model(answered, reuse.model, full, answer_tokens)
+    answer, logits = await reuse.with_model(answered, reuse.model, found, answer_tokens)
+    true = await reuse.with_model(continued, reuse.model, again, answer)
+    return Served(
+        tokens=found.tokens,
+        chunk_tokens=found.tokens - found.question_tokens,
+        hit_tokens=found.hit_tokens,
+        computed_tokens=found.computed_tokens,
+        first_token_ms=found.seconds * 1e3,
+        full_first_token_ms=full.seconds * 1e3,
+        top1=float((logits.argmax(dim=-1) == true.argmax(dim=-1)).float().mean()),
+        kl=float(divergence(true, logits).mean()),
+        answer=answer,
+        full_answer=full_answer,
+    )
+
+
+def answered(model: Any, prefilled: Prefilled, tokens_max: int) -> tuple[list[int], torch.Tensor]:
+    """(tokens of the greedy answer, its end token included; the logits that each was taken from)"""
+    answer: list[int] = []
+    logits = [prefilled.logits[-1]]
+    ends = model.generation_config.eos_token_id
+    ends = ends if isinstance(ends, list) else [ends]
+    while len(answer) < tokens_max:
+        answer.append(int(logits[-1].argmax()))
+        if answer[-1] in ends or len(answer) == tokens_max:
+            break
+        logits.append(_step(model, [answer[-1]], prefilled.cache)[-1])
+    return answer, torch.stack(logits)
+
+
+def continued(model: Any, prefilled: Prefilled, answer: list[int]) -> torch.Tensor:
+    """The logits before each token of an answer that is given."""
+    first = prefilled.logits[-1:]
+    return torch.cat((first, _step(model, answer[:-1], prefilled.cache))) if len(answer) > 1 else first
+
+
+def _step(model: Any, tokens: list[int], cache: Any) -> torch.Tensor:
+    ids = torch.tensor([tokens], device=model.device)
+    with torch.inference_mode():
+        logits: torch.Tensor = model(ids, cache=cache, use_cache=True).logits[0]
+    return logits
+
+
+class Measurement:
+    """A model whose rungs are compared with full prefill. `chunks`: an open store, or `MemoryChunks`."""
+
+    def __init__(self, model: Any, builder: PromptBuilder, chunks: Any, *, answer_tokens: int, fixup: FixUp) -> None:
         self.model = model
-        self.layout = layout_of(model, dtype=dtype)
-        self.builder = builder_for(tokenizer)
-        self.fingerprint = fingerprint_of(model, tokenizer)
-        self.chunks = MemoryChunks(model, self.layout, (self.builder.delimiter,))
-        self.reuse = Reuse(model, self.chunks, system=self.builder.system_tokens)
+        self.builder = builder
+        self.reuse = Reuse(model, chunks, system=builder.system_tokens)
         self._answer_tokens = answer_tokens
         self._fixup = fixup
 
@@ -83,14 +155,18 @@ class Measurement:
     async def _case(self, case: Case) -> list[Sample]:
         prompt = self.builder.build(case.documents, case.question).tokens
         full, full_ms = await self._timed(prompt, FixUp("full"))
-        answer, true = await self.reuse.with_model(self._answered, full)
+        answer, true = await self.reuse.with_model(answered, self.model, full, self._answer_tokens)
         samples = []
         for rung in RUNGS[:-1]:
             fixup = FixUp(rung, first=self._fixup.first, share=self._fixup.share)
             found, ms = await self._timed(prompt, fixup)
-            while found.hit_tokens + found.question_tokens < found.tokens:
+            for _ in range(_ATTEMPTS):
+                if found.hit_tokens + found.question_tokens == found.tokens:
+                    break
                 found, ms = await self._timed(prompt, fixup)
-            logits = await self.reuse.with_model(self._continued, found, answer)
+            else:
+                raise sarpstore.InputError("the store does not keep the chunks: is it too small?")
+            logits = await self.reuse.with_model(continued, self.model, found, answer)
             samples.append(
                 Sample(
                     kind=case.kind,
@@ -108,30 +184,6 @@ class Measurement:
     async def _timed(self, prompt: list[int], fixup: FixUp) -> tuple[Prefilled, float]:
         found = await self.reuse.prefill(prompt, fixup=fixup)
         return found, found.seconds * 1e3
-
-    def _answered(self, full: Prefilled) -> tuple[list[int], torch.Tensor]:
-        """(tokens that full prefill answers with, greedily; the logits that each was taken from)"""
-        answer: list[int] = []
-        logits = [full.logits[-1]]
-        ends = self.model.generation_config.eos_token_id
-        ends = ends if isinstance(ends, list) else [ends]
-        while len(answer) < self._answer_tokens:
-            answer.append(int(logits[-1].argmax()))
-            if answer[-1] in ends or len(answer) == self._answer_tokens:
-                break
-            logits.append(self._step([answer[-1]], full.cache)[-1])
-        return answer, torch.stack(logits)
-
-    def _continued(self, found: Prefilled, answer: list[int]) -> torch.Tensor:
-        """The logits before each token of an answer that is given."""
-        first = found.logits[-1:]
-        return torch.cat((first, self._step(answer[:-1], found.cache))) if len(answer) > 1 else first
-
-    def _step(self, tokens: list[int], cache: Any) -> torch.Tensor:
-        ids = torch.tensor([tokens], device=self.model.device)
-        with torch.inference_mode():
-            logits: torch.Tensor = self.model(ids, cache=cache, use_cache=True).logits[0]
-        return logits
 
 
 def summarised(samples: list[Sample]) -> list[dict[str, Any]]:
