@@ -38,7 +38,8 @@ def test_every_error_stands_in_the_drawn_hierarchy() -> None:
 
 def test_the_readme_examples_run(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     examples = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert [len([line for line in example.splitlines() if line.strip()]) for example in examples] <= [14, 24]
+    for example, most in zip(examples, (14, 24), strict=True):
+        assert len([line for line in example.splitlines() if line.strip()]) <= most
     monkeypatch.chdir(tmp_path)
     for example in examples:
         for _ in range(2):
