@@ -39,8 +39,8 @@ class Plan:
     tokens: int
     """Of the prompt."""
     spans: tuple[Span, ...]
-    _release: Callable[[bytes], None] = field(repr=False)
-    _claimed: set[bytes] = field(default_factory=set, repr=False)
+    _release: Callable[[bytes, object], None] = field(repr=False)
+    _claimed: dict[bytes, object] = field(default_factory=dict, repr=False)
 
     @property
     def hits(self) -> list[Span]:
@@ -55,7 +55,7 @@ class Plan:
     def close(self) -> None:
         """Give up what is claimed and was not put. Closing again does nothing."""
         while self._claimed:
-            self._release(self._claimed.pop())
+            self._release(*self._claimed.popitem())
 
     def __enter__(self) -> Self:
         return self

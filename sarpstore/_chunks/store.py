@@ -10,6 +10,7 @@ stops puts for good; what is held can still be loaded.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections import Counter, OrderedDict
@@ -127,8 +128,8 @@ class Chunks:
         plan = Plan(len(ids), (), self._release)
         for span in spans:
             if not span.hit and span.key not in self._computing:
-                self._computing[span.key] = self._loop.create_future()
-                plan._claimed.add(span.key)  # noqa: SLF001 - a plan is this store's to make
+                claim = self._computing[span.key] = self._loop.create_future()
+                plan._claimed[span.key] = claim  # noqa: SLF001 - a plan is this store's to make
             elif not span.hit and span.key not in plan._claimed:  # noqa: SLF001
                 span.why = "in flight"
         if len(stored) < len(parts):
@@ -161,10 +162,13 @@ class Chunks:
         self._missed[why] += end - begin
         return Span(begin, end, hit=False, why=why, key=key)
 
-    def _release(self, key: bytes) -> None:
-        future = self._computing.pop(key, None)
-        if future is not None and not future.done() and not self._loop.is_closed():
-            future.set_result(None)
+    def _release(self, key: bytes, claim: object) -> None:
+        """The claim is given up; another one of the same key, made since, is not."""
+        future = self._computing.get(key)
+        if future is not None and future is claim:
+            del self._computing[key]
+            if not future.done() and not self._loop.is_closed():
+                future.set_result(None)
 
     # --- loads
 
@@ -318,7 +322,7 @@ class Chunks:
                 self._puts += 1
                 return True
         finally:
-            self._release(key)
+            self._release(key, self._computing.get(key))
 
     def _has_metadata_room(self) -> bool:
         """Whether the entries and tables of one chunk more, two tables and a temporary one, keep to their share."""
@@ -342,15 +346,16 @@ class Chunks:
 
     async def _evict(self, step: Evicted) -> dict[bytes, tuple[Packed, int]]:
         """The region goes; the payloads that will be written again, as they were read."""
-        kept = {}
+        kept: dict[bytes, tuple[Packed, int]] = {}
         for key in step.again:
             chunk = self._chunk(key)
-            data = None if chunk is None else await self._read(chunk)
-            if (
-                chunk is not None
-                and data is not None
-                and await self._scheduler.run(is_whole, self._layout, chunk, data)
-            ):
+            data: memoryview | None = None
+            if chunk is not None:
+                with contextlib.suppress(StorageError):  # what can't be read goes with its region
+                    data = await self._read(chunk)
+            if chunk is None or data is None:
+                continue
+            if await self._scheduler.run(is_whole, self._layout, chunk, data):
                 kept[key] = Packed(data, chunk.bytes, chunk.crc, chunk.strip), chunk.tokens
         for key in step.keys:
             self._index.pop(key, None)
@@ -441,7 +446,7 @@ class Chunks:
         if self._closed:
             return
         self._check()
-        await self._restoring
+        await asyncio.wait([self._restoring])
         async with self._putting:
             self._closed = True
             for future in self._computing.values():
@@ -449,6 +454,7 @@ class Chunks:
                     future.set_result(None)
             self._computing.clear()
             try:
+                await self._restoring
                 if self._failure is None and (self._behind_table or self._puts or self._tokens):
                     await self._publish()
             finally:
