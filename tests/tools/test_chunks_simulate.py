@@ -59,6 +59,7 @@ def test_every_missed_token_has_a_cause():
 
 
 def test_the_command_shows_figures_and_writes_plots(tmp_path):
+    pytest.importorskip("matplotlib")
     out = tmp_path / "out.json"
     arguments = ["simulate", "--workload", "C", "--requests", "60", "--seeds", "1", "--no-targets"]
     result = CliRunner().invoke(chunks, [*arguments, "--plot", str(tmp_path / "plots"), "--json", str(out)])

@@ -264,7 +264,9 @@ class _Listener(threading.Thread):
             if isinstance(message, Began | Churned):
                 self.ops[message.op] = message
             elif isinstance(message, Acknowledged):
-                self.acknowledged += message.ops
+                # When the power is gone nobody hears anything any more: a sync that is under way then may say that it
+                # succeeded, and did not.
+                self.acknowledged += [] if self._is_cut else message.ops
             elif isinstance(message, Phase):
                 self._reach(message.where)
             elif isinstance(message, Failed) and not self._is_cut:

@@ -3,7 +3,10 @@
 The ioctl that file systems' own crash tests use (FS_IOC_SHUTDOWN without flushing the journal; xfstests calls it
 `godown`) makes ext4 and XFS stop at once: what was not synced is in the page cache alone, and gone when it is mounted
 again; the journal is replayed as after a power cut. What the file system had handed over to its disk counts as
-written, in order: no volatile cache in the device is simulated. Needs Linux, the right to mount (root), and mkfs.
+written, in order: no volatile cache in the device is simulated. A sync that is under way at that moment may return
+success for what is lost (seen with ext4 on a busy machine), so what was heard before the cut is what counts.
+
+Needs Linux, the right to mount (root), and mkfs.
 """
 
 from __future__ import annotations

@@ -113,8 +113,10 @@ def misses_table(runs: Runs, gb: int) -> Table:
 
 def plot(runs: Runs, folder: Path, progress: Progress) -> Path:
     """Hit rate over capacity, misses by cause, and bytes written, as a PNG."""
-    import matplotlib as mpl
-
+    try:
+        import matplotlib as mpl
+    except ModuleNotFoundError as error:
+        raise click.ClickException("--plot needs matplotlib: pip install 'sarpstore[bench]'") from error
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
