@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from sarpstore import _format as fmt
 from sarpstore._errors import LimitError
 
@@ -45,11 +47,11 @@ class Slots:
         self._counted = counted
         self._given = base.slot_count if named is None else fmt.SLOT_MAX + 1
         """Slots from this one on have never been given."""
-        empty = [slot for slot, number in enumerate(base.slot_files[: self._given].tolist()) if not number]
-        named = set(empty) if named is None else named
-        self._free = deque(slot for slot in empty if slot not in named)
+        empty = np.flatnonzero(base.slot_files[: self._given] == 0)
+        kept = np.ones(len(empty), bool) if named is None else np.isin(empty, list(named))
+        self._free: deque[int] = deque(empty[~kept].tolist())
         self._checkpoints = 0
-        self._retired = deque((slot, self._checkpoints) for slot in empty if slot in named)
+        self._retired: deque[tuple[int, int]] = deque((slot, self._checkpoints) for slot in empty[kept].tolist())
         """With the number of checkpoints that had been published when the file was deleted."""
 
     def check(self) -> None:
