@@ -237,7 +237,7 @@ class Chunks:
     def _drop(self, key: bytes, why: str) -> None:
         """The chunk is not held any more."""
         self._index.pop(key, None)
-        if self._looked is None and key in self._policy:
+        if key in self._policy:  # perhaps not told yet
             self._policy.drop(key)
         self._note_cause(key, why)
 
