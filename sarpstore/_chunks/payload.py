@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from sarpstore._chunks.layout import KVLayout
 
-__all__ = ["Packed", "check_kv", "is_whole", "pack", "padded", "payload_bytes", "unpack"]
+__all__ = ["Packed", "check_kv", "is_whole", "pack", "padded", "payload_bytes", "unpack_whole"]
 
 _STRIP: Final = 20
 _CRC_BYTES: Final = 4
@@ -90,6 +90,14 @@ def unpack(layout: KVLayout, chunk: Chunk, data: memoryview, target: npt.NDArray
     source = np.frombuffer(data, np.uint8)
     for layers, kept, array in _arrays(layout, chunk.tokens, source):
         rotate(layout, array, target[layers, :, :, end - kept : end], end - kept)
+
+
+def unpack_whole(layout: KVLayout, chunk: Chunk, data: memoryview, target: npt.NDArray[Any], begin: int) -> bool:
+    """`unpack`, of what `is_whole`; whether it is."""
+    if not is_whole(layout, chunk, data):
+        return False
+    unpack(layout, chunk, data, target, begin)
+    return True
 
 
 def _sums_at(layout: KVLayout, tokens: int) -> int:

@@ -115,8 +115,10 @@ class ChunkPolicy:
         self.regions: dict[int, Region] = {}
         """By number, ascending."""
         self._held: dict[bytes, _Held] = {}
-        self._weights: OrderedDict[bytes, float] = OrderedDict()
-        """Of keys that are held or were asked for, the one that was asked for least lately first."""
+        self._weights: dict[bytes, float] = {}
+        """Of keys that are held or were asked for."""
+        self._ghosts: OrderedDict[bytes, None] = OrderedDict()
+        """Those of them that are not held, the one that was asked for, or went, least lately first."""
         self._unit = 1.0
         self.next_region = next_region
         """The number of the next region that begins."""
@@ -137,12 +139,12 @@ class ChunkPolicy:
         """A lookup: whether the payload is held. Its weight grows."""
         self._unit *= 2.0 ** (1 / (_HALF_LIFE * max(_HELD_MIN, len(self._held))))
         self._weights[key] = self._weights.get(key, 0.0) + self._unit
-        self._weights.move_to_end(key)
         held = self._held.get(key)
-        if held is not None:
+        if held is None:
+            self._remember(key)
+        else:
             for number in held.regions:
                 self.regions[number].load += self._unit * held.size
-        self._forget()
         if self._unit > _UNIT_MAX:
             self._scale_down()
         return held is not None
@@ -238,6 +240,7 @@ class ChunkPolicy:
             self._weights[key] = weight * self._unit
         size = sum(extent.bytes for extent in extents)
         self._held[key] = _Held(size, tuple(extent.region for extent in extents))
+        self._ghosts.pop(key, None)
         for extent in extents:
             region = self.region(extent.region)
             region.keys[key] = None
@@ -297,12 +300,15 @@ class ChunkPolicy:
                 region = self.regions[number]
                 del region.keys[key]
                 region.load -= self._weights.get(key, 0.0) * held.size
+        self._remember(key)
 
-    def _forget(self) -> None:
-        """Keys that are not held, and were not asked for in a while."""
-        while len(self._weights) - len(self._held) > max(_REMEMBERED_MIN, _REMEMBERED_EACH * len(self._held)):
-            key = next(key for key in self._weights if key not in self._held)
-            del self._weights[key]
+    def _remember(self, key: bytes) -> None:
+        """A key that is not held; those that nobody has asked for in a while are forgotten."""
+        self._weights.setdefault(key, 0.0)
+        self._ghosts[key] = None
+        self._ghosts.move_to_end(key)
+        while len(self._ghosts) > max(_REMEMBERED_MIN, _REMEMBERED_EACH * len(self._held)):
+            del self._weights[self._ghosts.popitem(last=False)[0]]
 
     def _scale_down(self) -> None:
         for key in self._weights:

@@ -49,8 +49,13 @@ class RegionFiles:
         file = self._reading.get(number)
         if file is None:
             name = region_name(number)
-            file = self._folder.open_direct(name) if self._direct else self._folder.open(name)
-            self._reading[number] = file
+            opened = self._folder.open_direct(name) if self._direct else self._folder.open(name)
+            file = self._reading.setdefault(number, opened)
+            if file is not opened:  # by another thread, meanwhile
+                opened.close()
+            if number not in self.entries:  # gone meanwhile: an open file would keep its space
+                self._reading.pop(number, None)
+                file.close()
         return file
 
     def write(self, extents: Iterable[Extent], data: memoryview) -> None:

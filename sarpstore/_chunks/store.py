@@ -21,7 +21,7 @@ import numpy as np
 from sarpstore._blocks import tokens_in_turns
 from sarpstore._chunks.encoding import Chunk, Table
 from sarpstore._chunks.keys import KeyMaker, delimiters_of, split
-from sarpstore._chunks.payload import Packed, check_kv, is_whole, pack, padded, payload_bytes, unpack
+from sarpstore._chunks.payload import Packed, check_kv, is_whole, pack, padded, payload_bytes, unpack_whole
 from sarpstore._chunks.plan import ChunkStats, Plan, Span
 from sarpstore._chunks.policy import ChunkPolicy, Evicted, Placed
 from sarpstore._errors import ClosedError, FailedError, ForkedError, InputError, StorageError, WrongLoopError
@@ -46,6 +46,7 @@ _LOADS_AT_ONCE: Final = 4
 _HASHED_ON_LOOP: Final = 100_000
 _CAUSES_REMEMBERED: Final = 65_536
 _RESTORED_AT_ONCE: Final = 200
+_WEIGHED_AT_ONCE: Final = 2_000
 # A table is due when what stands behind the last one is long to read, and much against its own size.
 _ENTRIES_DUE: Final = 2_000
 _ENTRIES_DUE_ANYWAY: Final = 8_000
@@ -214,7 +215,7 @@ class Chunks:
             data = None if chunk is None else await self._read(chunk)
             if chunk is None or data is None or chunk.tokens != span.end - span.begin:
                 self._missed_late(span, "evicted" if self._chunk(span.key) is not chunk or chunk is None else "damaged")
-            elif await self._scheduler.run(_check_and_unpack, self._layout, chunk, data, target, span.begin):
+            elif await self._scheduler.run(unpack_whole, self._layout, chunk, data, target, span.begin):
                 self._loaded_bytes += span.bytes
             else:
                 self._missed_late(span, "damaged")
@@ -383,8 +384,13 @@ class Chunks:
         return long or self._behind_table >= _ENTRIES_DUE_ANYWAY
 
     async def _publish(self) -> None:
-        weights = {key: self._policy.weight(key) for key in self._index}
-        held, used = dict(self._index), {number: region.used for number, region in self._policy.regions.items()}
+        held = dict(self._index)
+        weights = {}
+        for count, key in enumerate(held):
+            weights[key] = self._policy.weight(key)
+            if count % _WEIGHED_AT_ONCE == _WEIGHED_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        used = {number: region.used for number, region in self._policy.regions.items()}
         bounds = (self._table.number + 1, self._opened.bytes_max, self._sequence, self._policy.next_region)
         table = await self._scheduler.run(_table_of, self._table, held, weights, self._files.entries, used, bounds)
         await self._scheduler.run(self._files.publish, table)
@@ -473,13 +479,6 @@ class Chunks:
 
 def _keys(maker: KeyMaker, ids: npt.NDArray[np.uint32], parts: list[tuple[int, int]]) -> list[bytes]:
     return [maker.key(ids[begin:end]) for begin, end in parts]
-
-
-def _check_and_unpack(layout: KVLayout, chunk: Chunk, data: memoryview, target: npt.NDArray[Any], begin: int) -> bool:
-    if not is_whole(layout, chunk, data):
-        return False
-    unpack(layout, chunk, data, target, begin)
-    return True
 
 
 def _table_of(

@@ -55,7 +55,7 @@ def check(policy, disk):
         }
         load = sum(policy._weights.get(k, 0.0) * policy._held[k].size for k in region.keys)
         assert math.isclose(region.load, load, rel_tol=1e-6, abs_tol=1e-6 * policy._unit * BYTES)
-    assert len(policy._weights) - len(policy) <= max(policy_module._REMEMBERED_MIN, 8 * len(policy))
+    assert len(policy._ghosts) <= max(policy_module._REMEMBERED_MIN, 8 * len(policy))
 
 
 requests = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 2500)), max_size=150)
