@@ -46,7 +46,7 @@ static uint64_t shortened(uint64_t filter, uint32_t length) {
 static int find_posting(moving *m, place at, uint32_t point, const sarp_posting **found) {
     const uint64_t filter = at.filter;
     *found = NULL;
-    for (uint32_t length = FINGERPRINTS + 1; !*found && length-- > 0;) {
+    for (uint32_t length = filter_length(filter) + 1; !*found && length-- > 0;) {
         at.filter = shortened(filter, length);
         if (!is_loaded(m, at)) return 0;
         *found = postings_at(m->directory, at, point);
@@ -73,7 +73,7 @@ static void leave_lists(moving *m, const posted *p) {
     for (uint32_t point = 0; point < POINTS && point_offset(point) < p->whole; point++) {
         place at = place_at(m, p, p->whole, point);
         const uint64_t filter = at.filter;
-        for (uint32_t length = 0; length <= FINGERPRINTS; length++) {
+        for (uint32_t length = 0; length <= filter_length(filter); length++) {
             sarp_posting_partition *part;
             uint32_t index;
             at.filter = shortened(filter, length);

@@ -15,6 +15,7 @@ from sarpstore import _format as fmt
 from sarpstore._chunks.encoding import Chunk, strip_checksums
 from sarpstore._chunks.rotation import rotate
 from sarpstore._errors import InputError
+from sarpstore._files import rounded
 from sarpstore._kernel import crc32c
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from sarpstore._chunks.layout import KVLayout
 
-__all__ = ["Packed", "check_kv", "is_whole", "pack", "padded", "payload_bytes", "unpack_whole"]
+__all__ = ["Packed", "check_kv", "is_whole", "pack", "payload_bytes", "unpack_whole"]
 
 _STRIP: Final = 20
 _CRC_BYTES: Final = 4
@@ -36,11 +37,6 @@ class Packed:
     bytes: int
     crc: int
     strip: int
-
-
-def padded(size: int) -> int:
-    """Bytes of the pages that a payload of so many bytes takes."""
-    return -(-size // fmt.PAGE) * fmt.PAGE
 
 
 def payload_bytes(layout: KVLayout, tokens: int) -> int:
@@ -62,7 +58,7 @@ def pack(layout: KVLayout, keys: npt.NDArray[Any], values: npt.NDArray[Any], key
     """The payload of keys and values, each (layers, kv_heads, tokens, head_dim), the keys unrotated."""
     tokens = keys.shape[2]
     size, sums_at = payload_bytes(layout, tokens), _sums_at(layout, tokens)
-    data = np.empty(padded(size), np.uint8)
+    data = np.empty(rounded(size), np.uint8)
     data[sums_at - fmt.UNIT if sums_at > fmt.UNIT else 0 :] = 0
     for layers, kept, array in _arrays(layout, tokens, data):
         for kind, source in enumerate((keys, values)):

@@ -21,10 +21,11 @@ import numpy as np
 from sarpstore._blocks import tokens_in_turns
 from sarpstore._chunks.encoding import Chunk, Table
 from sarpstore._chunks.keys import KeyMaker, delimiters_of, split
-from sarpstore._chunks.payload import Packed, check_kv, is_whole, pack, padded, payload_bytes, unpack_whole
+from sarpstore._chunks.payload import Packed, check_kv, is_whole, pack, payload_bytes, unpack_whole
 from sarpstore._chunks.plan import ChunkStats, Plan, Span
 from sarpstore._chunks.policy import ChunkPolicy, Evicted, Placed
 from sarpstore._errors import ClosedError, FailedError, ForkedError, InputError, StorageError, WrongLoopError
+from sarpstore._files import rounded
 from sarpstore._io import MATCHING
 from sarpstore._kernel import reserve
 
@@ -309,7 +310,7 @@ class Chunks:
                 self._check()
                 if key in self._index:
                     return True
-                size = padded(payload_bytes(self._layout, keys.shape[2]))
+                size = rounded(payload_bytes(self._layout, keys.shape[2]))
                 if not self._has_metadata_room() or not self._policy.admits(key, size):
                     self._refused += 1
                     self._note_cause(key, "not admitted")

@@ -39,6 +39,11 @@ class Context:
     may_be_named: Callable[[int], bool]
     """Whether a kept checkpoint may name that file, which is deleted."""
 
+    @property
+    def oldest(self) -> int:
+        """The lowest number of the log files that will be left; a higher one than the file's if none will be."""
+        return min(self.files, default=self.number + 1)
+
 
 def written_again(record: memoryview, kind: int, context: Context) -> bytes | None:
     """The record to write, whose sequence, commit and checksums are not valid any more; None if it is dead."""
@@ -81,8 +86,7 @@ def _remembered(record: memoryview, context: Context) -> bytes | None:
     ids = np.frombuffer(entries["id"].tobytes(), np.uint8).reshape(-1, fmt.ID_BYTES)
     known = context.removals.get_counts(ids, holder, name_space)
     first = np.where(entries["forgotten"] > 0, entries["forgotten"], np.uint32(min(context.number, _U32_MAX)))
-    oldest = min(context.files, default=context.number + 1)
-    stays = (entries["count"] <= 1) & (known <= 1) & ((first >= oldest) | (first == _U32_MAX))
+    stays = (entries["count"] <= 1) & (known <= 1) & ((first >= context.oldest) | (first == _U32_MAX))
     said = entries.copy()
     said["forgotten"] = np.where(stays, first, 0)
     kept = said[((said["count"] == known) & (known > 1)) | stays]

@@ -242,7 +242,7 @@ class Compactor:
         work.file_number, work.slot = number, slot
         work.others, work.other_limit = self._others, _OTHERS_AT_ONCE
         context = self._context(number)
-        work.oldest = min(context.files, default=number)
+        work.oldest = context.oldest
         file = await self._scheduler.run_background(self._open_file, fmt.log_name(number))
         try:
             for offset in range(fmt.LOG_HEADER_BYTES, end, _SLICE_BYTES):
