@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
@@ -23,10 +22,11 @@ from sarpstore._chunks.regions import RegionFiles
 from sarpstore._chunks.store import Chunks
 from sarpstore._clock import monotonic_ms
 from sarpstore._errors import CorruptionError, MismatchError, NotAStoreError, OptionError
-from sarpstore._files import CountedFolder, RealFolder, read_whole, rounded, size_of
+from sarpstore._files import CountedFolder, folder_at, read_whole, reads_direct, rounded, size_of
 from sarpstore._io import Scheduler, choose_backend
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Generator, Iterable
 
     from sarpstore._files import Folder
@@ -116,7 +116,7 @@ class ChunksOpening:
 
     async def _open(self) -> Chunks:
         began, options = monotonic_ms(), self._options
-        folder = CountedFolder(_folder_of(self._path, make=options.create))
+        folder = CountedFolder(folder_at(self._path, create=options.create))
         try:
             folder.lock()
             scheduler = Scheduler(choose_backend(options.io, options.queue_depth), queue_depth=options.queue_depth)
@@ -132,10 +132,6 @@ class ChunksOpening:
         return Chunks(opened, options.layout, options.fingerprint, options.delimiters)
 
 
-def _folder_of(path: str | os.PathLike[str] | Folder, *, make: bool) -> Folder:
-    return RealFolder.open_or_create(path, create=make) if isinstance(path, str | os.PathLike) else path
-
-
 def _recover(folder: CountedFolder, scheduler: Scheduler, options: ChunkOptions) -> Opened:
     found = find(folder)
     if found is None:
@@ -148,7 +144,7 @@ def _recover(folder: CountedFolder, scheduler: Scheduler, options: ChunkOptions)
     bytes_max = options.bytes_max or table.bytes_max
     metadata, regions_max = _shares(bytes_max, table.region_bytes)
     folder.survey()
-    direct = _takes_direct(folder, options)
+    direct = reads_direct(folder, options.direct_io)
     files = RegionFiles(folder, table.uuid, found.entries, direct=direct)
     files.clean(found.remains, found.torn)
     for damage in found.damage:
@@ -202,15 +198,6 @@ def _note_bounds(files: RegionFiles, found: Found, bytes_max: int) -> None:
     found.table.number += 1
     found.table.bytes_max = bytes_max
     files.publish(found.table)
-
-
-def _takes_direct(folder: Folder, options: ChunkOptions) -> bool:
-    if options.direct_io is False:
-        return False
-    takes = folder.takes_direct()
-    if options.direct_io is True and not takes:
-        raise OptionError(f"direct_io=True: the file system of {folder.path} has no direct reads; use 'auto' or False")
-    return takes
 
 
 def open_chunks(

@@ -20,8 +20,8 @@ from sarpstore._engine.files import OpenFiles
 from sarpstore._engine.matcher import Matcher
 from sarpstore._engine.moments import MOMENTS_MAX, Moments
 from sarpstore._engine.space import Space
-from sarpstore._errors import CorruptionError, NotAStoreError, OptionError, ReadOnlyError, StorageError
-from sarpstore._files import CountedFolder
+from sarpstore._errors import CorruptionError, NotAStoreError, ReadOnlyError, StorageError
+from sarpstore._files import CountedFolder, reads_direct
 from sarpstore._io import Scheduler, choose_backend, give_way, together
 from sarpstore._kernel import CHANGE_DTYPE
 from sarpstore._log.commits import COMMIT_PAGES_MAX
@@ -312,10 +312,7 @@ async def _takes_direct(folder: Folder, scheduler: Scheduler, options: Options) 
     """Whether log and image files are read directly; OptionError where they must and can't be."""
     if options.direct_io is False:
         return False
-    takes = await scheduler.run_background(folder.takes_direct)
-    if options.direct_io is True and not takes:
-        raise OptionError(f"direct_io=True: the file system of {folder.path} has no direct reads; use 'auto' or False")
-    return takes
+    return await scheduler.run_background(reads_direct, folder, options.direct_io)
 
 
 def _files_max() -> int:

@@ -8,7 +8,6 @@ open ─► recover ─► State (directory, pages, files, loader) ─► Core: 
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -20,12 +19,13 @@ from sarpstore._engine.namespace import Namespace
 from sarpstore._engine.queries import GROUP_MAX
 from sarpstore._engine.results import Match, Stats
 from sarpstore._engine.state import State, open_state
-from sarpstore._errors import InputError, NotAStoreError, OptionError, ReadOnlyError
-from sarpstore._files import Folder, RealFolder
+from sarpstore._errors import InputError, NotAStoreError, ReadOnlyError
+from sarpstore._files import Folder, folder_at
 from sarpstore._options import Options, Progress, check_ttl
 from sarpstore._recovery import holds_store
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Generator, Iterable
     from typing import Self
 
@@ -292,7 +292,7 @@ class Opening:
         options = self._options
         make = options.create and not options.read_only
         # A few system calls: not worth a thread, which the scheduler does not have yet.
-        folder = _folder_of(self._path, make)
+        folder = folder_at(self._path, create=make)
         try:
             if not make:
                 _check_holds_store(folder)
@@ -303,21 +303,6 @@ class Opening:
             folder.close()
             raise
         return Store(state, options)
-
-
-def _folder_of(path: str | os.PathLike[str] | Folder, make: bool) -> Folder:
-    if not isinstance(path, str | os.PathLike):
-        if hasattr(path, "sync"):
-            return path
-        raise OptionError(f"path={path!r}: must be a path, or a Folder of the file layer")
-    text = os.fspath(path)
-    try:
-        possible = isinstance(text, str) and b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        possible = False
-    if not possible:
-        raise OptionError(f"path={text!r}: must be text that a file name can hold")
-    return RealFolder.open_or_create(text, create=make)
 
 
 def _check_holds_store(folder: Folder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sarpstore._files.choice import folder_at, reads_direct
 from sarpstore._files.counted import CountedFolder, rounded
 from sarpstore._files.faulty import Fault, FaultyFolder, Operation
 from sarpstore._files.interface import LOCK_NAME, File, Folder, ReadableBuffer, WritableBuffer, read_whole, size_of
@@ -22,7 +23,9 @@ __all__ = [
     "RealFile",
     "RealFolder",
     "WritableBuffer",
+    "folder_at",
     "read_whole",
+    "reads_direct",
     "rounded",
     "size_of",
 ]

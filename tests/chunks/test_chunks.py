@@ -389,6 +389,9 @@ async def test_options_that_cannot_be_are_refused(tmp_path):
     ):
         with pytest.raises(sarpstore.OptionError, match=words):
             await chunks_in(tmp_path / "s", **wrong)
+    for path in ("a\0b", 7):
+        with pytest.raises(sarpstore.OptionError, match="path"):
+            await chunks_in(path)
     with pytest.raises(sarpstore.OptionError, match="layout"):
         await chunks_in(tmp_path / "s", layout="none")
     with pytest.raises(sarpstore.NotAStoreError):

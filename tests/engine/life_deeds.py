@@ -58,6 +58,8 @@ class Doubt:
     """Something was, during the step."""
     reopened: bool = False
     """Another process may have evicted it, and this one have found a part of it again."""
+    patchy: bool = False
+    """A process before this one had evicted something, of which this one may have found a part."""
     expired: Callable[[Domain], float] | None = None
     """Up to when what was inserted may have expired; None: nothing does."""
 
@@ -120,7 +122,7 @@ class Doubt:
     def _may_miss(self, model: Model, domain: Domain, blocks: list[int], at: int) -> bool:
         if self.evicts and blocks[at] not in model.sure.get(domain, ()):
             return True
-        if self.evicts and self.reopened and blocks[at] in model.tree.shortened:
+        if self.patchy and (domain, blocks[at]) in model.tree.shortened:
             return True
         if self.expired is None:
             return False

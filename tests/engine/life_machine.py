@@ -76,6 +76,8 @@ class Life:
         self._evicted = 0
         """Records that the present process had evicted when that was last looked at."""
         self._reopened = False
+        self._patchy = False
+        """A process before this one had evicted something."""
         self._acknowledging = True
         """Whether what a call has synced stays: not where the power was cut meanwhile."""
         self._noted = 0.0
@@ -121,6 +123,7 @@ class Life:
         self._folder = CutFolder(folder.reopen(), measured=self._setup.bytes_max is not None)
         _leave(self._folder.inner, heads)
         self._reopened = True
+        self._patchy = self.counts["evicted"] > 0
         if heads != "all":
             self._noted = 0.0
         await self._open()
@@ -216,7 +219,7 @@ class Life:
         evicted = self._notice_eviction()
         expired = None if self._setup.ttl_s is None else self._horizons.may
         evicts = self._setup.bytes_max is not None
-        return Doubt(evicts=evicts, evicted=evicted, reopened=self._reopened, expired=expired)
+        return Doubt(evicts=evicts, evicted=evicted, reopened=self._reopened, patchy=self._patchy, expired=expired)
 
     def _check_bytes(self, step: Step | None) -> None:
         if self._folder.bytes_highest > self._bytes_max:

@@ -46,17 +46,17 @@ class Tree:
         self._paths: dict[Path, list[Block]] = {}
         self._parents: list[Block] = [0]
         self._depths = [-1]
-        self.shortened: set[Block] = set()
+        self.shortened: set[tuple[Domain, Block]] = set()
         """What stands before a removed block in its window. Where records were evicted, and a crash brought some back,
         it may be held by one alone that did not introduce it, and goes with what that introduced.
         """
 
-    def note_removed(self, blocks: Iterable[Block]) -> None:
+    def note_removed(self, domain: Domain, blocks: Iterable[Block]) -> None:
         """These were removed once."""
         for block in blocks:
             while block and self._depths[block] % WINDOW:
                 block = self._parents[block]
-                self.shortened.add(block)
+                self.shortened.add((domain, block))
 
     def blocks(self, path: Path) -> list[Block]:
         """The numbers of a path's blocks, a token each."""
@@ -214,7 +214,7 @@ class Model:
 
     def _without(self, domain: Domain, blocks: list[Block]) -> Model:
         held = self.tree.without(self.held.get(domain, {}), blocks)
-        self.tree.note_removed(blocks)
+        self.tree.note_removed(domain, blocks)
         model = replace(self, held=self.held | {domain: held})
         if not (self.gone.get(domain) or self.loose.get(domain)):
             return model
