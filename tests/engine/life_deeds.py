@@ -324,7 +324,7 @@ class Deeds:
             ids, blocks = np.concatenate([ids, np.full((1, 16), 0xA5, np.uint8)]), [*blocks, 0]
 
         def fits(removed: Any, expected: Any) -> bool:
-            return removed in (0, len(blocks)) if expected is None else removed == expected
+            return removed in (0, len(set(blocks))) if expected is None else removed == expected
 
         remove = self._bounded(lambda: namespace.remove_ids(ids, holder=holder))
         return Deed(remove, lambda model: model.remove(domain, blocks), fits)

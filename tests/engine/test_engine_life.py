@@ -16,6 +16,7 @@ from life_model import Model, Tree
 from life_steps import (
     Call,
     Clear,
+    Crash,
     Estimate,
     Fork,
     Insert,
@@ -26,6 +27,7 @@ from life_steps import (
     Reopen,
     SetTtl,
     Setup,
+    Together,
     Truncate,
     Wait,
     plainer,
@@ -76,6 +78,15 @@ def test_a_removal_that_is_forgotten_is_noticed(monkeypatch, routing):
     sequence = [Insert(0, path, False), Remove(0, path, (4,), False), Match(0, path, True)]
     with pytest.raises(Difference, match="Match"):
         live(Setup(routing, "never", 0, 60_000, 64), sequence)
+
+
+@pytest.mark.parametrize("routing", fmt.ROUTINGS)
+def test_a_block_named_twice_that_was_never_inserted_is_removed_once(routing):
+    """The first insertion of all waits for a read: the removal beside it comes first, and its name is known."""
+    path = Fork(0, 0, 1, 0)
+    beside = Together((Insert(0, path, False), Remove(0, path, (0, 0), False)))
+    setup = Setup(routing, "always", 1 << 16, 60_000, 4096, None, 3)
+    live(setup, [Crash("keep", 0, "all", Call("squeeze"), 0), beside])
 
 
 BOUNDED = 400 * fmt.PAGE
