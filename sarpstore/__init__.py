@@ -12,13 +12,13 @@ a crash.
 
 from sarpstore._chunks.layout import KVLayout, LinearScaling, Llama3Scaling, Rope, YarnScaling
 from sarpstore._chunks.opening import open_chunks
-from sarpstore._chunks.plan import ChunkStats
 from sarpstore._chunks.plan import Plan as ChunkPlan
 from sarpstore._chunks.plan import Span as ChunkSpan
 from sarpstore._chunks.policy import ChunkPolicy
 from sarpstore._chunks.policy import Evicted as ChunkEvicted
 from sarpstore._chunks.policy import Placed as ChunkPlaced
 from sarpstore._chunks.rotation import rotate, rotate_keys
+from sarpstore._chunks.stats import ChunkStats
 from sarpstore._chunks.store import Chunks
 from sarpstore._engine import Match, Namespace, PublishedStats, Stats, Store, published_stats
 from sarpstore._engine import open_store as open  # noqa: A004 - `sarpstore.open` is how it reads

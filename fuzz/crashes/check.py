@@ -13,7 +13,6 @@ from fuzz.crashes.damage import Damage, spoil
 from fuzz.crashes.disk import WatchedFolder
 from fuzz.crashes.history import MODES, Answers, Difference, History, Image, ask
 from sarpstore import _format as fmt
-from sarpstore._files import size_of
 
 if TYPE_CHECKING:
     from random import Random
@@ -146,7 +145,7 @@ def _check_health(store: Store) -> None:
 async def _check_accounts(store: Store, folder: MemoryFolder) -> None:
     """What the store says of its files is what they are, once it has counted them."""
     await asyncio.sleep(COUNTED_S)
-    found = sum(size_of(folder, name) for name in folder.names() if name.endswith(fmt.LOG_SUFFIX))
+    found = sum(folder.size(name) for name in folder.names() if name.endswith(fmt.LOG_SUFFIX))
     if store.stats().log_bytes != found:
         raise Difference(f"stats say {store.stats().log_bytes} bytes of log, the files have {found}")
 

@@ -20,7 +20,7 @@ from sarpstore._checkpoint.head import CheckpointHead, encode_image
 from sarpstore._checkpoint.loader import places_by_range
 from sarpstore._directory import DIRTY, LOADED, Cursor, Directory
 from sarpstore._errors import CorruptionError, LimitError, SarpError, StorageError
-from sarpstore._files import read_whole, size_of
+from sarpstore._files import read_whole
 from sarpstore._io import give_way
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ class Checkpointer:
     def _may_share(self) -> bool:
         """Whether the image files are small enough to share images in them (on the thread for writes)."""
         numbers = fmt.numbered(self._folder.names(), fmt.IMAGES_SUFFIX)
-        held = sum(size_of(self._folder, fmt.images_name(number)) for number in numbers)
+        held = sum(self._folder.size(fmt.images_name(number)) for number in numbers)
         whole = self._directory.entries_all * self._directory.entry_bytes
         return held <= _IMAGES_SHARE_MAX * max(whole, _IMAGES_BYTES_MIN)
 

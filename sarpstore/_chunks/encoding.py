@@ -63,6 +63,7 @@ _CHUNK_DTYPE: Final = np.dtype(
         ("reserved", "V10"),
     ]
 )
+_KEY_HEAD_DTYPE: Final = np.dtype({"names": ["head"], "formats": ["<u8"], "itemsize": _CHUNK_DTYPE.itemsize})
 _EXTENT_DTYPE: Final = np.dtype([("region", "<u8"), ("page", "<u4"), ("pages", "<u4")])
 
 assert (_HEAD.size, _HEAD.size + _TABLE_HEAD.size, _ENTRY.size, _EXTENT.size) == (64, 128, 64, 16)
@@ -190,10 +191,14 @@ class Table:
     rows: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, _CHUNK_DTYPE))
     extents: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, _EXTENT_DTYPE))
 
-    def keys(self) -> list[bytes]:
-        """The keys, in the order of the rows."""
-        keys: list[bytes] = self.rows["key"].tolist()
+    def keys(self, rows: npt.NDArray[np.intp]) -> list[bytes]:
+        """The keys of these rows."""
+        keys: list[bytes] = self.rows["key"][rows].tolist()
         return keys
+
+    def key_heads(self) -> npt.NDArray[np.uint64]:
+        """The first 8 bytes of each row's key, little-endian, on their own."""
+        return self.rows.view(_KEY_HEAD_DTYPE)["head"].copy()
 
     def chunk(self, row: int) -> Chunk:
         """One of them."""
@@ -208,17 +213,19 @@ class Table:
         """Hold these regions: lengths of their entries files, and bytes in use."""
         self.regions = [RegionRow(number, entries[number], used.get(number, 0)) for number in sorted(entries)]
 
-    def fill(self, chunks: list[Chunk], weights: list[float]) -> None:
-        """Hold these, in ascending order of sequence."""
-        self.rows = np.zeros(len(chunks), _CHUNK_DTYPE)
-        counts = [len(chunk.extents) for chunk in chunks]
-        self.rows["key"] = np.frombuffer(b"".join(chunk.key for chunk in chunks), "V32")
-        for name in ("sequence", "bytes", "tokens", "crc", "strip"):
-            self.rows[name] = [getattr(chunk, name) for chunk in chunks]
-        self.rows["weight"], self.rows["extents"] = weights, counts
-        self.rows["first"] = np.cumsum([0, *counts])[: len(chunks)]
-        encoded = b"".join(_encode_extents(chunk.extents) for chunk in chunks)
-        self.extents = np.frombuffer(encoded, _EXTENT_DTYPE)
+    def fill(self, last: Table, rows: list[tuple[int, float]], late: list[tuple[Chunk, float]]) -> None:
+        """Hold these: rows of the last table, and chunks that were put behind it; the weight of each."""
+        rows.sort()
+        late.sort(key=lambda each: each[0].sequence)
+        kept = last.rows[np.array([row for row, _ in rows], np.intp)]
+        kept["weight"] = [weight for _, weight in rows]
+        taken = np.repeat(kept["first"].astype(np.intp), kept["extents"])
+        ends = np.cumsum(kept["extents"], dtype=np.intp)
+        taken += np.arange(len(taken)) - np.repeat(ends - kept["extents"], kept["extents"])
+        new, new_extents = _late_rows(late)
+        self.rows = np.concatenate([kept, new])
+        self.extents = np.concatenate([last.extents[taken], new_extents])
+        self.rows["first"] = np.cumsum(self.rows["extents"], dtype=np.int64) - self.rows["extents"]
 
     def encode(self) -> bytes:
         """The file."""
@@ -249,6 +256,19 @@ class Table:
         if (ends > extents).any() or (table.rows["extents"] == 0).any():
             raise CorruptionError(name, _TABLE_AT, "a chunk of the table names extents that are not there")
         return table
+
+
+def _late_rows(late: list[tuple[Chunk, float]]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Rows and extents of chunks that no table has yet."""
+    chunks = [chunk for chunk, _ in late]
+    rows = np.zeros(len(chunks), _CHUNK_DTYPE)
+    rows["key"] = np.frombuffer(b"".join(chunk.key for chunk in chunks), "V32")
+    for name in ("sequence", "bytes", "tokens", "crc", "strip"):
+        rows[name] = [getattr(chunk, name) for chunk in chunks]
+    rows["weight"] = [weight for _, weight in late]
+    rows["extents"] = [len(chunk.extents) for chunk in chunks]
+    encoded = b"".join(_encode_extents(chunk.extents) for chunk in chunks)
+    return rows, np.frombuffer(encoded, _EXTENT_DTYPE)
 
 
 # --- heads

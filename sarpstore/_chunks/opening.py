@@ -7,6 +7,8 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
+import numpy as np
+
 from sarpstore import _format as fmt
 from sarpstore._chunks.encoding import (
     ENTRIES_HEADER_BYTES,
@@ -22,7 +24,7 @@ from sarpstore._chunks.regions import RegionFiles
 from sarpstore._chunks.store import Chunks
 from sarpstore._clock import monotonic_ms
 from sarpstore._errors import CorruptionError, MismatchError, NotAStoreError, OptionError
-from sarpstore._files import CountedFolder, folder_at, read_whole, reads_direct, rounded, size_of
+from sarpstore._files import CountedFolder, folder_at, read_whole, reads_direct, rounded
 from sarpstore._io import Scheduler, choose_backend
 
 if TYPE_CHECKING:
@@ -57,8 +59,6 @@ class Opened:
     metadata_bytes: int
     """Of the cap, what entries files and tables may take."""
     recovery_ms: float
-    entries_behind: int = 0
-    """Entries that are not in the table."""
     open_again: dict[int, int] = field(default_factory=dict)
     """Regions that have room left, and where it begins."""
 
@@ -151,10 +151,9 @@ def _recover(folder: CountedFolder, scheduler: Scheduler, options: ChunkOptions)
         _log.warning("%s: %s", folder.path, damage)
     if not found.table_read or bytes_max != table.bytes_max or table.number == 0:
         _note_bounds(files, found, bytes_max)
-    behind = sum(not isinstance(each, int) for each in found.index.values())
-    opened = Opened(folder, scheduler, files, found, bytes_max, regions_max, metadata, 0.0, behind)
+    opened = Opened(folder, scheduler, files, found, bytes_max, regions_max, metadata, 0.0)
     for number in sorted(found.entries.keys() - found.closed, reverse=True)[:_OPEN_AGAIN_MAX]:
-        size = rounded(size_of(folder, region_name(number)))
+        size = rounded(folder.size(region_name(number)))
         if size < table.region_bytes and _may_grow(folder, number, table.uuid):
             opened.open_again[number] = size
     return opened
@@ -180,7 +179,7 @@ def _new(folder: CountedFolder, options: ChunkOptions) -> Found:
         raise NotAStoreError(f"{folder.path} holds a store that is no chunk store")
     size = options.region_bytes or REGION_BYTES
     _shares(options.bytes_max, size)
-    return Found(Table(secrets.token_bytes(16), 0, options.bytes_max, size, 1, 1), {}, {})
+    return Found(Table(secrets.token_bytes(16), 0, options.bytes_max, size, 1, 1), np.empty(0, np.bool_))
 
 
 def _shares(bytes_max: int, region_bytes: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
-__all__ = ["ChunkStats", "Plan", "Span"]
+__all__ = ["Plan", "Span"]
 
 
 @dataclass(slots=True)
@@ -65,43 +65,3 @@ class Plan:
 
     def __del__(self) -> None:
         self.close()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkStats:
-    """Counters since the open, and what there is. Tokens and bytes are those of chunks, questions apart."""
-
-    chunks: int
-    regions: int
-    disk_bytes: int
-    """Bytes of all files, in whole pages."""
-    bytes_max: int
-    tokens: int
-    """Looked up."""
-    hit_tokens: int
-    missed_tokens: dict[str, int]
-    """By cause."""
-    question_tokens: int
-    loaded_bytes: int
-    put_bytes: int
-    """Of payloads put, in whole pages."""
-    again_bytes: int
-    """Of payloads written again when their region went."""
-    written_bytes: int
-    """All bytes written: payloads, entries, tables."""
-    damaged_payloads: int
-    puts: int
-    refused_puts: int
-    """Not admitted."""
-    recovery_ms: float
-    io_backend: str
-
-    @property
-    def hit_rate(self) -> float:
-        """The share of tokens looked up that hit."""
-        return self.hit_tokens / self.tokens if self.tokens else 0.0
-
-    @property
-    def write_amplification(self) -> float:
-        """All bytes written over those of payloads put."""
-        return self.written_bytes / self.put_bytes if self.put_bytes else 1.0

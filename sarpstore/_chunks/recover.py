@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from sarpstore import _format as fmt
 from sarpstore._chunks.encoding import (
@@ -27,7 +28,7 @@ from sarpstore._chunks.encoding import (
     region_name,
 )
 from sarpstore._errors import CorruptionError, StorageError
-from sarpstore._files import read_whole, size_of
+from sarpstore._files import read_whole
 
 if TYPE_CHECKING:
     from sarpstore._files import Folder
@@ -39,13 +40,15 @@ _TABLE_BYTES_MAX: Final = 1 << 32
 
 @dataclass(slots=True)
 class Found:
-    """What an open found. Chunks are rows of the table, and those that were put behind it."""
+    """What an open found."""
 
     table: Table
-    index: dict[bytes, int | Chunk]
-    """By key: the row in the table, or the chunk."""
-    entries: dict[int, int]
+    rows: npt.NDArray[np.bool_]
+    """Which rows of the table are held, as far as regions say."""
+    entries: dict[int, int] = field(default_factory=dict)
     """By region, the length of its entries file as far as it is valid."""
+    late: list[Chunk] = field(default_factory=list)
+    """What was put behind the table and is held, in the order of that."""
     torn: dict[int, int] = field(default_factory=dict)
     """Of these the files that go on behind that, with their whole lengths."""
     remains: list[str] = field(default_factory=list)
@@ -73,20 +76,20 @@ def find(folder: Folder) -> Found | None:
     read = table is not None
     if table is None:
         table = Table(_uuid_of(folder, entries), 0, 0, 0, 1, 1)
-    found = Found(table, {}, {}, damage=damage, table_read=read)
+    there = {number for number in entries if number in regions}
+    found = Found(table, _rows_held(table, there), damage=damage, table_read=read)
     found.remains = [region_name(number) for number in sorted(regions - set(entries))]
     lengths = {row.number: row.entries for row in table.regions}
-    there = {number for number in entries if number in regions}
-    found.index.update(_rows_held(table, there))
     late: list[Chunk] = []
     for number in entries:
         if number in regions:
             late += _read_entries(folder, number, lengths.get(number, 0), found)
         else:
-            if size_of(folder, entries_name(number)) > ENTRIES_HEADER_BYTES:  # or a crash came while it was made
+            if folder.size(entries_name(number)) > ENTRIES_HEADER_BYTES:  # or a crash came while it was made
                 found.damage.append(f"{region_name(number)} is gone, and its entries are there")
             found.remains.append(entries_name(number))
-    _add(found, late, there)
+    late.sort(key=lambda chunk: chunk.sequence)
+    found.late = [chunk for chunk in late if all(extent.region in there for extent in chunk.extents)]
     _raise_numbers(found, entries, regions, late)
     return found
 
@@ -113,16 +116,15 @@ def _uuid_of(folder: Folder, entries: list[int]) -> bytes:
     raise error or CorruptionError(folder.path, None, "none of the tables is valid, and there are no entries files")
 
 
-def _rows_held(table: Table, there: set[int]) -> dict[bytes, int | Chunk]:
-    """The rows all of whose regions are there."""
-    keys = table.keys()
+def _rows_held(table: Table, there: set[int]) -> npt.NDArray[np.bool_]:
+    """Of each row whether all of its regions are there."""
     missing = {row.number for row in table.regions} - there
     if not missing:
-        return dict(zip(keys, range(len(keys)), strict=True))
+        return np.ones(len(table.rows), np.bool_)
     gone = np.append(0, np.cumsum(np.isin(table.extents["region"], list(missing))))
     first = table.rows["first"].astype(np.int64)
-    whole = gone[first + table.rows["extents"]] == gone[first]
-    return {keys[row]: row for row in np.flatnonzero(whole).tolist()}
+    held: npt.NDArray[np.bool_] = gone[first + table.rows["extents"]] == gone[first]
+    return held
 
 
 def _read(folder: Folder, name: str) -> memoryview:
@@ -137,7 +139,7 @@ def _read(folder: Folder, name: str) -> memoryview:
 
 def _read_entries(folder: Folder, number: int, known: int, found: Found) -> list[Chunk]:
     """The entries behind what the table knows of the file."""
-    name, size = entries_name(number), size_of(folder, entries_name(number))
+    name, size = entries_name(number), folder.size(entries_name(number))
     if known and size == known:
         found.entries[number] = size
         return []
@@ -166,12 +168,6 @@ def _is_torn(tail: memoryview, uuid: bytes, number: int, offset: int) -> bool:
     """Whether a crash leaves this: at most one entry that is not whole, and so none behind it."""
     later = (decode_entries(tail[at:], uuid, number, offset + at)[0] for at in range(16, len(tail), 16))
     return len(tail) <= ENTRY_BYTES_MAX and not any(later)
-
-
-def _add(found: Found, late: list[Chunk], there: set[int]) -> None:
-    for chunk in sorted(late, key=lambda chunk: chunk.sequence):
-        if all(extent.region in there for extent in chunk.extents):
-            found.index[chunk.key] = chunk
 
 
 def _raise_numbers(found: Found, entries: list[int], regions: set[int], late: list[Chunk]) -> None:

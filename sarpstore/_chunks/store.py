@@ -10,28 +10,25 @@ stops puts for good; what is held can still be loaded.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import math
 import os
-from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from sarpstore._blocks import tokens_in_turns
-from sarpstore._chunks.encoding import Chunk, Table
+from sarpstore._chunks.held import Held
 from sarpstore._chunks.keys import KeyMaker, delimiters_of, split
-from sarpstore._chunks.payload import Packed, check_kv, is_whole, pack, payload_bytes, unpack_whole
-from sarpstore._chunks.plan import ChunkStats, Plan, Span
-from sarpstore._chunks.policy import ChunkPolicy, Evicted, Placed
-from sarpstore._errors import ClosedError, FailedError, ForkedError, InputError, StorageError, WrongLoopError
-from sarpstore._files import rounded
-from sarpstore._io import MATCHING
-from sarpstore._kernel import reserve
+from sarpstore._chunks.loads import Loads, target_of
+from sarpstore._chunks.payload import check_kv, payload_bytes
+from sarpstore._chunks.plan import Plan, Span
+from sarpstore._chunks.puts import Puts
+from sarpstore._chunks.stats import ChunkStats, Tally
+from sarpstore._errors import ClosedError, ForkedError, InputError, WrongLoopError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import numpy as np
     import numpy.typing as npt
 
     from sarpstore._chunks.layout import KVLayout
@@ -41,19 +38,8 @@ __all__ = ["Chunks"]
 
 _log = logging.getLogger("sarpstore")
 
-# Payloads that are read, checked and rotated side by side, and bytes of them at once.
-_LOADS_AT_ONCE: Final = 4
 # Tokens that are hashed without a thread: about a millisecond.
 _HASHED_ON_LOOP: Final = 100_000
-_CAUSES_REMEMBERED: Final = 65_536
-_RESTORED_AT_ONCE: Final = 200
-_WEIGHED_AT_ONCE: Final = 2_000
-# A table is due when what stands behind the last one is long to read, and much against its own size.
-_ENTRIES_DUE: Final = 2_000
-_ENTRIES_DUE_ANYWAY: Final = 8_000
-_TABLE_SHARE: Final = 1 / 40
-_ROW_BYTES: Final = 96
-_ALIGNED_FROM: Final = 1 << 20
 
 
 class Chunks:
@@ -64,23 +50,14 @@ class Chunks:
         self._layout = layout
         self._fingerprint = fingerprint
         self._delimiters = delimiters_of(delimiters)
-        self._scheduler, self._files = opened.scheduler, opened.files
-        self._table, self._index = opened.found.table, opened.found.index
-        self._policy = ChunkPolicy(opened.regions_max, self._table.region_bytes, next_region=self._table.next_region)
         self._loop, self._pid = asyncio.get_running_loop(), os.getpid()
-        self._looked: list[bytes] | None = []
-        """Lookups that the policy is still to be told of; None once it knows what is held."""
+        found = opened.found
+        self._held = Held(found.table, found.rows, found.late)
+        self._loads = Loads(layout, opened.scheduler, opened.files, self._held)
+        self._puts = Puts(opened, layout, self._held)
+        self._tally = Tally()
         self._computing: dict[bytes, asyncio.Future[None]] = {}
-        self._causes: OrderedDict[bytes, str] = OrderedDict()
-        self._putting = asyncio.Lock()
-        self._sequence, self._behind_table = self._table.next_sequence, opened.entries_behind
-        self._put_since_table = 0
-        self._failure: BaseException | None = None
-        self._closed = False
-        self._tokens = self._hit_tokens = self._question_tokens = 0
-        self._missed: Counter[str] = Counter()
-        self._loaded_bytes = self._damaged = self._puts = self._refused = 0
-        self._restoring = asyncio.create_task(self._restore(), name="sarpstore chunk policy")
+        self._closing: asyncio.Task[None] | None = None
 
     @property
     def path(self) -> str:
@@ -123,7 +100,7 @@ class Chunks:
         if len(ids) <= _HASHED_ON_LOOP:
             keys = _keys(maker, ids, stored)
         else:
-            keys = await self._scheduler.run(_keys, maker, ids, stored)
+            keys = await self._opened.scheduler.run(_keys, maker, ids, stored)
         await self._await_others(keys, wait_ms)
         self._check()
         spans = [self._look(key, begin, end) for key, (begin, end) in zip(keys, stored, strict=True)]
@@ -136,7 +113,7 @@ class Chunks:
                 span.why = "in flight"
         if len(stored) < len(parts):
             begin, end = parts[-1]
-            self._question_tokens += end - begin
+            self._tally.question_tokens += end - begin
             spans.append(Span(begin, end, hit=False, why="question", key=b""))
         plan.spans = tuple(spans)
         return plan
@@ -144,25 +121,21 @@ class Chunks:
     async def _await_others(self, keys: list[bytes], wait_ms: float) -> None:
         """Before anything is claimed: so no two requests wait for each other."""
         until = self._loop.time() + wait_ms / 1e3
-        while waiting := [self._computing[key] for key in keys if key in self._computing and key not in self._index]:
+        while waiting := [self._computing[key] for key in keys if key in self._computing and key not in self._held]:
             left = until - self._loop.time()
             if left <= 0:
                 return
             await asyncio.wait(waiting, timeout=left)
 
     def _look(self, key: bytes, begin: int, end: int) -> Span:
-        hit = key in self._index
-        if self._looked is None:
-            self._policy.look(key)
+        self._puts.look(key)
+        if key in self._held:
+            size = payload_bytes(self._layout, end - begin)
+            span = Span(begin, end, hit=True, why="", key=key, bytes=size)
         else:
-            self._looked.append(key)
-        self._tokens += end - begin
-        if hit:
-            self._hit_tokens += end - begin
-            return Span(begin, end, hit=True, why="", key=key, bytes=payload_bytes(self._layout, end - begin))
-        why = self._causes.get(key, "new")
-        self._missed[why] += end - begin
-        return Span(begin, end, hit=False, why=why, key=key)
+            span = Span(begin, end, hit=False, why=self._held.why_not(key), key=key)
+        self._tally.looked(span)
+        return span
 
     def _release(self, key: bytes, claim: object) -> None:
         """The claim is given up; another one of the same key, made since, is not."""
@@ -187,95 +160,21 @@ class Chunks:
             InputError: `out` is of another shape or dtype.
         """
         self._check()
-        target = self._target(plan, out)
-        gate = asyncio.Semaphore(_LOADS_AT_ONCE)
-
-        async def one(span: Span) -> None:
-            async with gate:
-                await self._load_span(span, target)
-
-        async with asyncio.TaskGroup() as group:
-            for span in plan.hits:
-                group.create_task(one(span))
+        target = target_of(self._layout, plan, out)
+        began, wanted = self._loop.time(), plan.hits
+        for span, why in await self._loads.load(wanted, target):
+            self._miss_late(span, why)
+        self._tally.loaded_bytes += sum(span.bytes for span in wanted)
+        self._tally.load_seconds += self._loop.time() - began
         return target
 
-    def _target(self, plan: Plan, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
-        shape, dtype = self._layout.shape(plan.tokens), self._layout.numpy_dtype
-        if out is None:
-            size = int(np.prod(shape)) * dtype.itemsize
-            if size < _ALIGNED_FROM:
-                return np.empty(shape, dtype)
-            return np.frombuffer(reserve(size, "a prompt's KV"), dtype).reshape(shape)
-        if out.shape != shape or out.dtype != dtype:
-            raise InputError(f"out: {out.shape} of {out.dtype}, not {shape} of {dtype}")
-        return out
-
-    async def _load_span(self, span: Span, target: npt.NDArray[Any]) -> None:
-        chunk = self._chunk(span.key)
-        try:
-            data = None if chunk is None else await self._read(chunk)
-            if chunk is None or data is None or chunk.tokens != span.end - span.begin:
-                self._missed_late(span, "evicted" if self._chunk(span.key) is not chunk or chunk is None else "damaged")
-            elif await self._scheduler.run(unpack_whole, self._layout, chunk, data, target, span.begin):
-                self._loaded_bytes += span.bytes
-            else:
-                self._missed_late(span, "damaged")
-        except StorageError as error:
-            gone = self._chunk(span.key) is not chunk
-            if not gone:
-                _log.warning("a chunk's payload can't be read: %s", error)
-            self._missed_late(span, "evicted" if gone else "damaged")
-
-    def _missed_late(self, span: Span, why: str) -> None:
+    def _miss_late(self, span: Span, why: str) -> None:
         span.hit, span.why, span.bytes = False, why, 0
-        tokens = span.end - span.begin
-        self._hit_tokens -= tokens
-        self._missed[why] += tokens
-        if why == "damaged" and span.key in self._index:
-            self._damaged += 1
+        self._tally.missed_late(span)
+        if why == "damaged" and span.key in self._held:
+            self._tally.damaged += 1
             _log.warning("%s: the payload of chunk %s is damaged, and is a miss", self.path, span.key.hex()[:16])
-            self._drop(span.key, why)
-
-    def _drop(self, key: bytes, why: str) -> None:
-        """The chunk is not held any more."""
-        self._index.pop(key, None)
-        if key in self._policy:  # perhaps not told yet
-            self._policy.drop(key)
-        self._note_cause(key, why)
-
-    def _note_cause(self, key: bytes, why: str) -> None:
-        self._causes[key] = why
-        self._causes.move_to_end(key)
-        if len(self._causes) > _CAUSES_REMEMBERED:
-            self._causes.popitem(last=False)
-
-    def _chunk(self, key: bytes) -> Chunk | None:
-        found = self._index.get(key)
-        if isinstance(found, int):
-            found = self._index[key] = self._table.chunk(found)
-        return found
-
-    async def _read(self, chunk: Chunk) -> memoryview | None:
-        """The payload's pages; None where a region of it is gone or ends too early."""
-        wanted = []
-        for extent in chunk.extents:
-            if extent.region not in self._files.entries:
-                return None
-            file = await self._scheduler.run(self._files.reader, extent.region)
-            wanted.append((file, extent.offset, extent.bytes))
-        try:
-            pieces = await self._scheduler.try_read_many(wanted, MATCHING)
-        except ClosedError:
-            return None
-        for piece, extent in zip(pieces, chunk.extents, strict=True):
-            if isinstance(piece, ClosedError):
-                return None
-            if isinstance(piece, BaseException):
-                raise piece
-            if len(piece) < extent.bytes:
-                return None
-        whole: list[memoryview] = [piece for piece in pieces if isinstance(piece, memoryview)]
-        return whole[0] if len(whole) == 1 else memoryview(b"".join(whole))
+            self._puts.drop(span.key, why)
 
     # --- puts
 
@@ -298,181 +197,106 @@ class Chunks:
                 "put: the last chunk of a prompt is stored only if plan() was asked to (store_question=True)"
             )
         check_kv(self._layout, keys, values, span.end - span.begin)
-        if self._failure is not None:
-            raise FailedError(self.path, self._failure) from self._failure
+        self._puts.check()
         # Shielded: a put that is cut short is carried out all the same.
         return await asyncio.shield(asyncio.create_task(self._put(span.key, keys, values)))
 
     async def _put(self, key: bytes, keys: npt.NDArray[Any], values: npt.NDArray[Any]) -> bool:
         try:
-            await self._restoring
-            async with self._putting:
-                self._check()
-                if key in self._index:
-                    return True
-                size = rounded(payload_bytes(self._layout, keys.shape[2]))
-                if not self._has_metadata_room() or not self._policy.admits(key, size):
-                    self._refused += 1
-                    self._note_cause(key, "not admitted")
-                    return False
-                packed = await self._scheduler.run(pack, self._layout, keys, values, key)
-                try:
-                    await self._carry_out(key, packed, keys.shape[2])
-                except BaseException as error:
-                    self._failure = error
-                    raise
-                self._puts += 1
-                return True
+            return await self._puts.put(key, keys, values)
         finally:
             self._release(key, self._computing.get(key))
 
-    def _has_metadata_room(self) -> bool:
-        """Whether the entries and tables of one chunk more, two tables and a temporary one, keep to their share."""
-        return (len(self._index) + 1) * 4 * _ROW_BYTES <= self._opened.metadata_bytes
+    # --- what is told
 
-    async def _carry_out(self, key: bytes, packed: Packed, tokens: int) -> None:
-        again: dict[bytes, tuple[Packed, int]] = {key: (packed, tokens)}
-        for step in self._policy.put(key, len(packed.data)):
-            if isinstance(step, Evicted):
-                again.update(await self._evict(step))
-            elif step.key in again:
-                await self._write(step, *again.pop(step.key))
-            else:
-                self._policy.drop(step.key)  # it was damaged
-        await self._scheduler.run(self._files.close_writers, self._open_regions())
-        if self._table_is_due():
-            await self._publish()
+    def note_use(self, *, tokens: int, recomputed: int = 0) -> None:
+        """An answer was computed from hits of so many tokens, of which a fix-up computed some again.
 
-    def _open_regions(self) -> set[int]:
-        return {number for number, region in self._policy.regions.items() if region.open}
+        Raises:
+            InputError: these are no such numbers.
+        """
+        self._check()
+        if not all(isinstance(n, int) and n >= 0 for n in (tokens, recomputed)) or recomputed > tokens:
+            raise InputError(f"note_use: {recomputed!r} of {tokens!r} tokens were computed again")
+        self._tally.used_tokens += tokens
+        self._tally.recomputed_tokens += recomputed
 
-    async def _evict(self, step: Evicted) -> dict[bytes, tuple[Packed, int]]:
-        """The region goes; the payloads that will be written again, as they were read."""
-        kept: dict[bytes, tuple[Packed, int]] = {}
-        for key in step.again:
-            chunk = self._chunk(key)
-            data: memoryview | None = None
-            if chunk is not None:
-                with contextlib.suppress(StorageError):  # what can't be read goes with its region
-                    data = await self._read(chunk)
-            if chunk is None or data is None:
-                continue
-            if await self._scheduler.run(is_whole, self._layout, chunk, data):
-                kept[key] = Packed(data, chunk.bytes, chunk.crc, chunk.strip), chunk.tokens
-        for key in step.keys:
-            self._index.pop(key, None)
-            self._note_cause(key, "evicted")
-        await self._scheduler.run(self._files.remove, step.region)
-        return kept
+    def note_drift(self, nats: float) -> None:
+        """An answer from hits differed so much from that of a full prefill, as Kullback-Leibler divergence in nats.
 
-    async def _write(self, step: Placed, packed: Packed, tokens: int) -> None:
-        number = self._sequence
-        self._sequence += 1
-        chunk = Chunk(step.key, number, packed.bytes, tokens, packed.crc, packed.strip, step.extents)
-        await self._scheduler.run(self._files.write, step.extents, packed.data)
-        await self._scheduler.run(self._files.note, chunk)
-        self._index[step.key] = chunk
-        self._causes.pop(step.key, None)
-        self._behind_table += 1
-        self._put_since_table += len(packed.data)
-
-    # --- the table
-
-    def _table_is_due(self) -> bool:
-        long = self._behind_table >= _ENTRIES_DUE and self._put_since_table * _TABLE_SHARE >= _ROW_BYTES * len(
-            self._index
-        )
-        return long or self._behind_table >= _ENTRIES_DUE_ANYWAY
-
-    async def _publish(self) -> None:
-        held = dict(self._index)
-        weights = {}
-        for count, key in enumerate(held):
-            weights[key] = self._policy.weight(key)
-            if count % _WEIGHED_AT_ONCE == _WEIGHED_AT_ONCE - 1:
-                await asyncio.sleep(0)
-        used = {number: region.used for number, region in self._policy.regions.items()}
-        bounds = (self._table.number + 1, self._opened.bytes_max, self._sequence, self._policy.next_region)
-        table = await self._scheduler.run(_table_of, self._table, held, weights, self._files.entries, used, bounds)
-        await self._scheduler.run(self._files.publish, table)
-        self._table.number = table.number
-        self._behind_table = self._put_since_table = 0
-
-    async def _restore(self) -> None:
-        """Tell the policy what is held, in slices, and then of the lookups since."""
-        for number, key in enumerate(list(self._index)):
-            if number % _RESTORED_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            row = self._index.get(key)
-            if row is None:
-                continue
-            weight = self._table.weight(row) if isinstance(row, int) else 1.0
-            chunk = self._table.chunk(row) if isinstance(row, int) else row
-            self._policy.restore(key, chunk.extents, weight)
-        for number in self._files.entries:
-            self._policy.region(number)
-        for number, size in self._opened.open_again.items():
-            self._policy.reopen(number, size)
-        async with self._putting:
-            for step in self._policy.shrink():
-                await self._evict(step)
-        looked, self._looked = self._looked or [], None
-        for key in looked:
-            self._policy.look(key)
-
-    # --- lifecycle
+        Raises:
+            InputError: it is no finite number, or below 0.
+        """
+        self._check()
+        if not isinstance(nats, int | float) or not math.isfinite(nats) or nats < 0:
+            raise InputError(f"note_drift: {nats!r} is no divergence")
+        self._tally.differed(nats)
 
     def stats(self) -> ChunkStats:
         """Counters since the open, and what there is now."""
         self._check()
+        return self._stats()
+
+    def _stats(self) -> ChunkStats:
+        tally, puts, opened = self._tally, self._puts, self._opened
         return ChunkStats(
-            chunks=len(self._index),
-            regions=len(self._files.entries),
-            disk_bytes=self._opened.folder.bytes,
-            bytes_max=self._opened.bytes_max,
-            tokens=self._tokens,
-            hit_tokens=self._hit_tokens,
-            missed_tokens=dict(self._missed),
-            question_tokens=self._question_tokens,
-            loaded_bytes=self._loaded_bytes,
-            put_bytes=self._policy.put_bytes,
-            again_bytes=self._policy.again_bytes,
-            written_bytes=self._files.bytes_written,
-            damaged_payloads=self._damaged,
-            puts=self._puts,
-            refused_puts=self._refused,
-            recovery_ms=self._opened.recovery_ms,
-            io_backend=self._scheduler.backend.name,
+            chunks=len(self._held),
+            regions=len(opened.files.entries),
+            disk_bytes=opened.folder.bytes,
+            bytes_max=opened.bytes_max,
+            tokens=tally.tokens,
+            hit_tokens=tally.hit_tokens,
+            missed_tokens=dict(tally.missed),
+            question_tokens=tally.question_tokens,
+            loaded_bytes=tally.loaded_bytes,
+            load_seconds=tally.load_seconds,
+            put_bytes=puts.policy.put_bytes,
+            again_bytes=puts.policy.again_bytes,
+            written_bytes=opened.files.bytes_written,
+            damaged_payloads=tally.damaged,
+            puts=puts.counts.puts,
+            refused_puts=puts.counts.refused,
+            evicted_chunks=puts.counts.evicted,
+            table_lag=puts.table_lag,
+            used_tokens=tally.used_tokens,
+            recomputed_tokens=tally.recomputed_tokens,
+            compared=tally.compared,
+            drift=tally.drift,
+            recovery_ms=opened.recovery_ms,
+            io_backend=opened.scheduler.backend.name,
+            failed="" if puts.failure is None else str(puts.failure) or type(puts.failure).__name__,
         )
+
+    # --- lifecycle
 
     async def close(self) -> None:
         """Finish what is being put, write the table, and close. Closing again does nothing.
 
         Raises what kept the table from being written; the store is closed all the same, and nothing is lost.
         """
-        if self._closed:
-            return
-        self._check()
-        await asyncio.wait([self._restoring])
-        async with self._putting:
-            self._closed = True
-            for future in self._computing.values():
-                if not future.done():
-                    future.set_result(None)
-            self._computing.clear()
-            try:
-                await self._restoring
-                if self._failure is None and (self._behind_table or self._puts or self._tokens):
-                    await self._publish()
-            finally:
-                self._files.close()
-                self._opened.folder.close()
-                await self._scheduler.close()
+        if self._closing is None:
+            self._check()
+            self._closing = asyncio.create_task(self._close(), name="sarpstore chunks close")
+            await asyncio.shield(self._closing)
+        elif not self._closing.done():
+            await asyncio.wait([self._closing])
+
+    async def _close(self) -> None:
+        for future in self._computing.values():
+            if not future.done():
+                future.set_result(None)
+        self._computing.clear()
+        try:
+            await self._puts.close(changed=self._tally.tokens > 0)
+        finally:
+            self._opened.files.close()
+            self._opened.folder.close()
+            await self._opened.scheduler.close()
 
     def _check(self) -> None:
         if os.getpid() != self._pid:
             raise ForkedError(f"{self.path} was opened by another process, before a fork")
-        if self._closed:
+        if self._closing is not None:
             raise ClosedError(f"{self.path} is closed")
         if asyncio.get_running_loop() is not self._loop:
             raise WrongLoopError(f"{self.path} was opened in another event loop")
@@ -480,21 +304,3 @@ class Chunks:
 
 def _keys(maker: KeyMaker, ids: npt.NDArray[np.uint32], parts: list[tuple[int, int]]) -> list[bytes]:
     return [maker.key(ids[begin:end]) for begin, end in parts]
-
-
-def _table_of(
-    last: Table,
-    held: dict[bytes, int | Chunk],
-    weights: dict[bytes, float],
-    entries: dict[int, int],
-    used: dict[int, int],
-    bounds: tuple[int, int, int, int],
-) -> Table:
-    """The table of what is held. For a thread: `held` and `weights` are its own."""
-    number, bytes_max, sequence, region = bounds
-    table = Table(last.uuid, number, bytes_max, last.region_bytes, sequence, region)
-    table.note_regions(entries, used)
-    chunks = [last.chunk(found) if isinstance(found, int) else found for found in held.values()]
-    chunks.sort(key=lambda chunk: chunk.sequence)
-    table.fill(chunks, [weights[chunk.key] for chunk in chunks])
-    return table

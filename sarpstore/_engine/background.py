@@ -14,7 +14,6 @@ from sarpstore._engine.lifetimes import Lifetimes
 from sarpstore._engine.maintenance import Maintenance
 from sarpstore._engine.publish import publish_stats
 from sarpstore._errors import FailedError, SarpError
-from sarpstore._files import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -229,4 +228,4 @@ def _last_number(folder: Folder) -> int:
 def _log_bytes(folder: Folder, newest: int) -> int:
     """Bytes of the log files up to that number: what is newer, the writer counts."""
     numbers = fmt.numbered(folder.names(), fmt.LOG_SUFFIX)
-    return sum(size_of(folder, fmt.log_name(number)) for number in numbers if number <= newest)
+    return sum(folder.size(fmt.log_name(number)) for number in numbers if number <= newest)

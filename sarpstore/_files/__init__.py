@@ -5,7 +5,7 @@ from __future__ import annotations
 from sarpstore._files.choice import folder_at, reads_direct
 from sarpstore._files.counted import CountedFolder, rounded
 from sarpstore._files.faulty import Fault, FaultyFolder, Operation
-from sarpstore._files.interface import LOCK_NAME, File, Folder, ReadableBuffer, WritableBuffer, read_whole, size_of
+from sarpstore._files.interface import LOCK_NAME, File, Folder, ReadableBuffer, WritableBuffer, read_whole
 from sarpstore._files.memory import CrashMode, MemoryFolder
 from sarpstore._files.real import RealFile, RealFolder
 
@@ -27,5 +27,4 @@ __all__ = [
     "read_whole",
     "reads_direct",
     "rounded",
-    "size_of",
 ]

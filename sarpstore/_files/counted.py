@@ -11,7 +11,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from sarpstore._files.forwarding import ForwardingFile, ForwardingFolder
-from sarpstore._files.interface import size_of
 
 if TYPE_CHECKING:
     from sarpstore._files.interface import File, Folder, ReadableBuffer
@@ -60,7 +59,7 @@ class CountedFolder(ForwardingFolder):
     def survey(self) -> None:
         """Count what is there."""
         for name in self.inner.names():
-            self._resize(self._entry(name), size_of(self.inner, name))
+            self._resize(self._entry(name), self.inner.size(name))
 
     def bytes_of(self, suffix: str) -> int:
         """Bytes of the files whose names end with a suffix, those that have yet to get their name included."""

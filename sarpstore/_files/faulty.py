@@ -165,6 +165,11 @@ class FaultyFolder(ForwardingFolder):
         """Drop all faults."""
         self._plan.clear()
 
+    def size(self, name: str) -> int:
+        """Fails as an `open` does: both look for a name."""
+        self._check("open", name)
+        return self.inner.size(name)
+
     def create(self, name: str) -> FaultyFile:
         self._check("create", name)
         return self._wrap(self.inner.create(name))

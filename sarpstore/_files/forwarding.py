@@ -71,6 +71,9 @@ class ForwardingFolder:
     def names(self) -> list[str]:
         return self.inner.names()
 
+    def size(self, name: str) -> int:
+        return self.inner.size(name)
+
     def create(self, name: str) -> File:
         return self.inner.create(name)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["LOCK_NAME", "File", "Folder", "ReadableBuffer", "WritableBuffer", "read_whole", "size_of"]
+__all__ = ["LOCK_NAME", "File", "Folder", "ReadableBuffer", "WritableBuffer", "read_whole"]
 
 LOCK_NAME = "LOCK"
 
@@ -75,6 +75,9 @@ class Folder(Protocol):
     def names(self) -> list[str]:
         """The names in the folder, sorted, without the lock file's."""
 
+    def size(self, name: str) -> int:
+        """The size of a file that need not be open; a StorageError with ENOENT where there is none of that name."""
+
     def create(self, name: str) -> File:
         """Create a file for reading and writing; a StorageError with EEXIST where the name is taken."""
 
@@ -112,14 +115,5 @@ def read_whole(folder: Folder, name: str, bytes_max: int = 1 << 30) -> bytes:
     try:
         data = bytearray(min(file.size(), bytes_max))
         return bytes(data[: file.read_into(0, data)])
-    finally:
-        file.close()
-
-
-def size_of(folder: Folder, name: str) -> int:
-    """The size of a file that is not open, in bytes."""
-    file = folder.open(name)
-    try:
-        return file.size()
     finally:
         file.close()

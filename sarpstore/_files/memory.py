@@ -175,6 +175,10 @@ class MemoryFolder:
         with self._open_disk() as disk:
             return sorted(disk.names)
 
+    def size(self, name: str) -> int:
+        with self._open_disk() as disk:
+            return len(self._content(disk, "stat", name).now)
+
     def create(self, name: str) -> MemoryFile:
         with self._open_disk() as disk:
             if name in disk.names:

@@ -190,6 +190,12 @@ class RealFolder:
             names = self._descriptor.call("list", os.listdir)
         return sorted(name for name in names if name != LOCK_NAME)
 
+    def size(self, name: str) -> int:
+        found = self._call("stat", name, lambda folder: os.stat(name, dir_fd=folder))
+        if not stat.S_ISREG(found.st_mode):
+            raise StorageError.of("stat", self._of(name), errno.EINVAL)
+        return found.st_size
+
     def create(self, name: str) -> RealFile:
         return self._open("create", name, _CREATE)
 

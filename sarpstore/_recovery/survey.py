@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from sarpstore import _format as fmt
 from sarpstore._checkpoint.head import CheckpointHead
 from sarpstore._errors import CorruptionError, NotAStoreError, StorageError
-from sarpstore._files import read_whole, size_of
+from sarpstore._files import read_whole
 from sarpstore._log.header import LogHeader, Shape, check_writable
 from sarpstore._recovery.accept import Damage
 
@@ -184,7 +184,7 @@ def _cut_short(
     out = []
     for number, end in sorted(_named_ends(headers, head).items()):
         name = fmt.log_name(number)
-        if number in numbers and end and (size := size_of(folder, name)) < end:
+        if number in numbers and end and (size := folder.size(name)) < end:
             out.append(Damage(name, size, f"the log file ends here, but was synced up to byte {end:,}", True))
     return out
 
@@ -219,7 +219,7 @@ def _parts(folder: Folder, headers: list[LogHeader], head: CheckpointHead | None
     parts = []
     for i, header in enumerate(headers):
         number = header.file_number
-        end = min(size_of(folder, fmt.log_name(number)), fmt.LOG_FILE_BYTES_MAX) // fmt.PAGE * fmt.PAGE
+        end = min(folder.size(fmt.log_name(number)), fmt.LOG_FILE_BYTES_MAX) // fmt.PAGE * fmt.PAGE
         named = min((later.previous_end for later in headers[i + 1 :]), default=fmt.position(number + 1, 0))
         if fmt.position_file(named) <= number:
             end = min(end, fmt.position_offset(named) if fmt.position_file(named) == number else 0)

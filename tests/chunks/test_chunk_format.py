@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -136,18 +137,36 @@ def test_every_flipped_bit_of_an_entries_header_is_refused():
             decode_entries_header(bytes(header), "x", number, uuid)
 
 
+def table_of(chunks, weights=None):
+    """A table that no other one came before."""
+    table = Table(UUID, 3, 1 << 33, 1 << 28, 99, 8)
+    table.fill(table, [], list(zip(chunks, weights or [1.0] * len(chunks), strict=True)))
+    return table
+
+
+@given(st.lists(chunks, max_size=6), st.lists(chunks, max_size=3), st.data())
+def test_a_table_that_is_made_of_the_last_one_has_the_rows_that_are_left_and_what_came_since(made, since, data):
+    made = [replace(chunk, sequence=number) for number, chunk in enumerate(made, 1)]
+    since = [replace(chunk, sequence=number) for number, chunk in enumerate(since, len(made) + 1)]
+    last, left = table_of(made), sorted(data.draw(st.sets(st.integers(0, len(made) - 1)))) if made else []
+    table = Table(UUID, 4, 1 << 33, 1 << 28, 99, 8)
+    rows, late = [(row, float(row)) for row in left], [(chunk, 0.5) for chunk in since]
+    table.fill(last, rows[::-1], late[::-1])
+    assert [table.chunk(row) for row in range(len(table.rows))] == [made[row] for row in left] + since
+    assert [table.weight(row) for row in range(len(table.rows))] == [*map(float, left), *([0.5] * len(since))]
+
+
 @given(st.lists(chunks, max_size=6), st.data())
 def test_a_table_comes_back_and_no_flipped_bit_is_believed(made, data):
-    table = Table(UUID, 3, 1 << 33, 1 << 28, 99, 8)
-    table.regions = [RegionRow(1, 4096, 77), RegionRow(5, 8192, 0)]
     made.sort(key=lambda chunk: chunk.sequence)
     weights = [float(i) / 3 for i in range(len(made))]
-    table.fill(made, weights)
+    table = table_of(made, weights)
+    table.regions = [RegionRow(1, 4096, 77), RegionRow(5, 8192, 0)]
     encoded = table.encode()
     again = Table.decode(encoded, "x", 3)
     assert [again.chunk(row) for row in range(len(made))] == made
     assert [again.weight(row) for row in range(len(made))] == weights
-    assert again.keys() == [chunk.key for chunk in made]
+    assert again.keys(np.arange(len(made))) == [chunk.key for chunk in made]
     assert again.regions == table.regions
     assert again.encode() == encoded
     bit = data.draw(st.integers(0, 8 * len(encoded) - 1))

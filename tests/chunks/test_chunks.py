@@ -140,10 +140,10 @@ async def test_the_files_never_take_more_than_the_bound_and_what_is_held_is_righ
 
 
 def file_bytes(folder):
-    from sarpstore._files import rounded, size_of
+    from sarpstore._files import rounded
 
     inner = folder.reopen()
-    return [rounded(size_of(inner, name)) for name in inner.names()]
+    return [rounded(inner.size(name)) for name in inner.names()]
 
 
 async def test_a_lower_bound_is_kept_from_the_open_on(folder):
@@ -152,7 +152,7 @@ async def test_a_lower_bound_is_kept_from_the_open_on(folder):
         before = await held(chunks, range(60), 500)
     async with chunks_in(folder, bytes_max=4 * MIB) as chunks:
         after = await held(chunks, range(60), 500)
-        await chunks._restoring
+        await chunks._puts.restored()
         assert after <= before
         assert len(await held(chunks, range(60), 500)) > 5
         assert chunks.stats().disk_bytes <= 4 * MIB

@@ -12,7 +12,7 @@ from compaction_helpers import answers, options, reopened, small_steps, start_of
 from store_helpers import locations, logs, memory_store, remove_checkpoints
 
 from sarpstore._compaction import few_removals, settled
-from sarpstore._files import MemoryFolder, size_of
+from sarpstore._files import MemoryFolder
 
 ROUTINGS_TOO = True
 
@@ -49,7 +49,7 @@ async def test_few_remove_records_are_left_and_nothing_comes_back():
 
 
 def log_bytes(folder: MemoryFolder) -> int:
-    return sum(size_of(folder, name) for name in logs(folder))
+    return sum(folder.size(name) for name in logs(folder))
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["the process that wrote it", "a later one"])

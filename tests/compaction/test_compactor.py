@@ -35,7 +35,7 @@ from store_helpers import (
 import sarpstore
 from sarpstore import _format as fmt
 from sarpstore._compaction import UNDER_PRESSURE, Eagerness, choose, settled
-from sarpstore._files import MemoryFolder, size_of
+from sarpstore._files import MemoryFolder
 
 ROUTINGS_TOO = True
 SEEDS = range(4)
@@ -376,7 +376,7 @@ async def test_a_file_that_a_crash_cut_short_goes_before_the_one_that_names_its_
             await asyncio.sleep(0.001)
         torn = max(logs(folder))
         image = folder.clone()
-    size = size_of(image, torn)
+    size = image.size(torn)
     file = image.open(torn, writable=True)
     file.write(size, b"\x55" * 4096)
     file.sync()

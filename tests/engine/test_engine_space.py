@@ -17,7 +17,7 @@ from sarpstore._engine.space import (
     pressure,
     removing_bytes,
 )
-from sarpstore._files import CountedFolder, MemoryFolder, rounded, size_of
+from sarpstore._files import CountedFolder, MemoryFolder, rounded
 from sarpstore._log.commits import COMMIT_PAGES_MAX
 
 MIB = 1 << 20
@@ -26,7 +26,7 @@ PAGE = 4096
 
 def measured(folder):
     """Bytes of all files and of the lock file, in whole pages."""
-    return PAGE + sum(rounded(size_of(folder, name)) for name in folder.names())
+    return PAGE + sum(rounded(folder.size(name)) for name in folder.names())
 
 
 # --- pure
@@ -134,7 +134,7 @@ def test_a_counted_folder_knows_what_its_files_take(seed):
         assert folder.bytes == measured(plain)
         assert folder.bytes_highest >= folder.bytes
     own = [n for n in plain.names() if n.removesuffix(".tmp").endswith(".log")]
-    assert folder.bytes_of(".log") == sum(rounded(size_of(plain, n)) for n in own)
+    assert folder.bytes_of(".log") == sum(rounded(plain.size(n)) for n in own)
 
 
 # --- a store with a bound

@@ -100,6 +100,13 @@ class FolderSuite(ABC):
             folder.open("nowhere")
         assert caught.value.errno == errno.ENOENT
 
+    def test_a_file_has_a_size_without_being_opened(self, folder):
+        folder.create("a").write(0, b"0123")
+        assert folder.size("a") == 4
+        with pytest.raises(StorageError, match="nowhere failed") as caught:
+            folder.size("nowhere")
+        assert caught.value.errno == errno.ENOENT
+
     def test_open_is_for_reading_unless_asked_otherwise(self, folder):
         folder.create("a").write(0, b"abc")
         readable = folder.open("a")
