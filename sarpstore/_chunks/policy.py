@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from sarpstore._errors import OptionError
 
@@ -83,10 +83,9 @@ class Region:
     keys: dict[bytes, None] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Held:
-    size: int
-    regions: tuple[int, ...]
+# (size, regions). Plain tuples, since those of numbers are nothing that the garbage collector goes through: with objects
+# of a class a hundred thousand payloads hold the event loop for 50 ms and more, each time that it does.
+_Held: TypeAlias = tuple[int, tuple[int, ...]]
 
 
 class ChunkPolicy:
@@ -143,8 +142,9 @@ class ChunkPolicy:
         if held is None:
             self._remember(key)
         else:
-            for number in held.regions:
-                self.regions[number].load += self._unit * held.size
+            size, regions = held
+            for number in regions:
+                self.regions[number].load += self._unit * size
         if self._unit > _UNIT_MAX:
             self._scale_down()
         return held is not None
@@ -201,7 +201,7 @@ class ChunkPolicy:
     def _evict(self, number: int) -> dict[bytes, int]:
         """The region goes, with all payloads that had a piece in it; sizes of those to be written again, best first."""
         gone = self.regions.pop(number)
-        sizes = {key: self._held[key].size for key in gone.keys}
+        sizes = {key: self._held[key][0] for key in gone.keys}
         for key in gone.keys:
             self._drop(key, but=number)
         again: dict[bytes, int] = {}
@@ -239,7 +239,7 @@ class ChunkPolicy:
         if weight is not None:
             self._weights[key] = weight * self._unit
         size = sum(extent.bytes for extent in extents)
-        self._held[key] = _Held(size, tuple(extent.region for extent in extents))
+        self._held[key] = size, tuple(extent.region for extent in extents)
         self._ghosts.pop(key, None)
         for extent in extents:
             region = self.region(extent.region)
@@ -294,12 +294,12 @@ class ChunkPolicy:
         return region.number if self._oldest_first else region.load
 
     def _drop(self, key: bytes, but: int = 0) -> None:
-        held = self._held.pop(key)
-        for number in held.regions:
+        size, regions = self._held.pop(key)
+        for number in regions:
             if number != but:
                 region = self.regions[number]
                 del region.keys[key]
-                region.load -= self._weights.get(key, 0.0) * held.size
+                region.load -= self._weights.get(key, 0.0) * size
         self._remember(key)
 
     def _remember(self, key: bytes) -> None:
@@ -314,5 +314,5 @@ class ChunkPolicy:
         for key in self._weights:
             self._weights[key] /= self._unit
         for region in self.regions.values():
-            region.load = sum(self._weights.get(key, 0.0) * self._held[key].size for key in region.keys)
+            region.load = sum(self._weights.get(key, 0.0) * self._held[key][0] for key in region.keys)
         self._unit = 1.0

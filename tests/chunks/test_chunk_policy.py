@@ -53,7 +53,7 @@ def check(policy, disk):
         assert set(region.keys) == {
             k for k, extents in disk.places.items() if region.number in {e.region for e in extents}
         }
-        load = sum(policy._weights.get(k, 0.0) * policy._held[k].size for k in region.keys)
+        load = sum(policy._weights.get(k, 0.0) * policy._held[k][0] for k in region.keys)
         assert math.isclose(region.load, load, rel_tol=1e-6, abs_tol=1e-6 * policy._unit * BYTES)
     assert len(policy._ghosts) <= max(policy_module._REMEMBERED_MIN, 8 * len(policy))
 
