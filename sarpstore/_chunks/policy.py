@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from sarpstore._errors import OptionError
@@ -41,6 +42,9 @@ _AGAIN_WEIGHT: Final = 1.0
 _FIRST_SIGHT: Final = 1.5
 _REMEMBERED_MIN: Final = 4096
 _REMEMBERED_EACH: Final = 8
+# Of the heap of closed regions, what of it is out of date before it is made anew.
+_HEAP_SHARE: Final = 4
+_HEAP_MIN: Final = 64
 # Weights are brought down to their order of magnitude before a float would lose them.
 _UNIT_MAX: Final = 2.0**64
 
@@ -83,8 +87,8 @@ class Region:
     keys: dict[bytes, None] = field(default_factory=dict)
 
 
-# (size, regions). Plain tuples, since those of numbers are nothing that the garbage collector goes through: with objects
-# of a class a hundred thousand payloads hold the event loop for 50 ms and more, each time that it does.
+# (size, regions). Plain tuples, since those of numbers are nothing that the garbage collector goes through: objects of
+# a class, a hundred thousand of them, hold the event loop for 50 ms and more, each time that it does.
 _Held: TypeAlias = tuple[int, tuple[int, ...]]
 
 
@@ -112,7 +116,11 @@ class ChunkPolicy:
         self._oldest_first = oldest_first
         self._open_max = max(1, min(_OPEN_MAX, int(regions_max * _OPEN_SHARE)))
         self.regions: dict[int, Region] = {}
-        """By number, ascending."""
+        """By number, ascending. There may be tens of thousands: no step goes through all of them."""
+        self._opened: dict[int, Region] = {}
+        """Those that are open."""
+        self._closed: list[tuple[float, int]] = []
+        """A heap of (worth, number) of those that are not: each is worth what it says, or more by now."""
         self._held: dict[bytes, _Held] = {}
         self._weights: dict[bytes, float] = {}
         """Of keys that are held or were asked for."""
@@ -133,6 +141,11 @@ class ChunkPolicy:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    @property
+    def opened(self) -> set[int]:
+        """The numbers of the regions that more may be put into."""
+        return set(self._opened)
 
     def look(self, key: bytes) -> bool:
         """A lookup: whether the payload is held. Its weight grows."""
@@ -195,12 +208,21 @@ class ChunkPolicy:
 
     def _victim(self) -> Region:
         """The region that would go next. There is one."""
-        closed = [region for region in self.regions.values() if not region.open]
-        return min(closed or self.regions.values(), key=self._worth)
+        while self._closed:
+            worth, number = self._closed[0]
+            region = self.regions.get(number)
+            if region is None or region.open:
+                heappop(self._closed)
+            elif (now := self._worth(region)) > worth:
+                heapreplace(self._closed, (now, number))
+            else:
+                return region
+        return min(self._opened.values(), key=self._worth)
 
     def _evict(self, number: int) -> dict[bytes, int]:
         """The region goes, with all payloads that had a piece in it; sizes of those to be written again, best first."""
         gone = self.regions.pop(number)
+        self._opened.pop(number, None)
         sizes = {key: self._held[key][0] for key in gone.keys}
         for key in gone.keys:
             self._drop(key, but=number)
@@ -251,37 +273,56 @@ class ChunkPolicy:
         """More may be placed behind the first `used` bytes of a region that was restored, as far as there may be."""
         region = self.region(number)
         region.used = max(region.used, used)
-        region.open = region.used < self.region_bytes
+        if region.used < self.region_bytes:
+            region.open = True
+            self._opened[number] = region
         self._close_fullest()
 
     def region(self, number: int) -> Region:
         """The region with that number, which is made, and closed, if it was not known."""
         if number not in self.regions:
-            self.regions[number] = Region(number, open=False)
+            self._close(Region(number))
             self.next_region = max(self.next_region, number + 1)
         return self.regions[number]
 
     # --- inside
 
     def _begin(self) -> Region:
-        region = self.regions[self.next_region] = Region(self.next_region)
+        region = self.regions[self.next_region] = self._opened[self.next_region] = Region(self.next_region)
         self.next_region += 1
         return region
 
+    def _close(self, region: Region) -> None:
+        """Nothing more is put into it."""
+        region.open = False
+        self.regions[region.number] = region
+        self._opened.pop(region.number, None)
+        self._weigh(region)
+
+    def _weigh(self, region: Region) -> None:
+        """A closed region may be worth less than before."""
+        heappush(self._closed, (self._worth(region), region.number))
+        if len(self._closed) > _HEAP_SHARE * len(self.regions) + _HEAP_MIN:
+            self._weigh_all()
+
+    def _weigh_all(self) -> None:
+        self._closed = [(self._worth(region), number) for number, region in self.regions.items() if not region.open]
+        heapify(self._closed)
+
     def _close_fullest(self) -> None:
         """Of more open regions than there may be."""
-        opened = [region for region in self.regions.values() if region.open]
-        if len(opened) > self._open_max:
-            max(opened, key=lambda region: region.used).open = False
+        if len(self._opened) > self._open_max:
+            self._close(max(self._opened.values(), key=lambda region: region.used))
 
     def _take(self, region: Region, size: int) -> Extent:
         extent = Extent(region.number, region.used, size)
         region.used += size
-        region.open = region.used < self.region_bytes
+        if region.used >= self.region_bytes:
+            self._close(region)
         return extent
 
     def _best_fit(self, size: int) -> Region | None:
-        fitting = [r for r in self.regions.values() if r.open and r.used + size <= self.region_bytes]
+        fitting = [r for r in self._opened.values() if r.used + size <= self.region_bytes]
         return max(fitting, key=lambda region: region.used, default=None)
 
     def _fits(self, size: int) -> bool:
@@ -300,6 +341,8 @@ class ChunkPolicy:
                 region = self.regions[number]
                 del region.keys[key]
                 region.load -= self._weights.get(key, 0.0) * size
+                if not region.open:
+                    self._weigh(region)
         self._remember(key)
 
     def _remember(self, key: bytes) -> None:
@@ -315,4 +358,5 @@ class ChunkPolicy:
             self._weights[key] /= self._unit
         for region in self.regions.values():
             region.load = sum(self._weights.get(key, 0.0) * self._held[key][0] for key in region.keys)
+        self._weigh_all()
         self._unit = 1.0

@@ -141,12 +141,9 @@ class Puts:
                 await self._write(step, *again.pop(step.key))
             else:
                 self.policy.drop(step.key)  # it was damaged
-        await self._scheduler.run(self._files.close_writers, self._open_regions())
+        await self._scheduler.run(self._files.close_writers, self.policy.opened)
         if self._table_is_due():
             await self._publish()
-
-    def _open_regions(self) -> set[int]:
-        return {number for number, region in self.policy.regions.items() if region.open}
 
     async def _evict(self, step: Evicted) -> dict[bytes, tuple[Packed, int]]:
         """The region goes; the payloads that will be written again, as they were read."""

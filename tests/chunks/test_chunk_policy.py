@@ -55,6 +55,11 @@ def check(policy, disk):
         }
         load = sum(policy._weights.get(k, 0.0) * policy._held[k][0] for k in region.keys)
         assert math.isclose(region.load, load, rel_tol=1e-6, abs_tol=1e-6 * policy._unit * BYTES)
+    assert policy.opened == {number for number, region in policy.regions.items() if region.open}
+    closed = [region for region in policy.regions.values() if not region.open]
+    if policy.regions:
+        assert policy._worth(policy._victim()) == min(map(policy._worth, closed or policy.regions.values()))
+    assert len(policy._closed) <= 4 * len(policy.regions) + 65
     assert len(policy._ghosts) <= max(policy_module._REMEMBERED_MIN, 8 * len(policy))
 
 
@@ -95,8 +100,8 @@ def test_what_is_restored_decides_as_before(asked):
         assert region.keys.keys() == policy.regions[number].keys.keys()
         assert region.used <= policy.regions[number].used
     if len(policy.regions) == 5 and all(region.keys for region in policy.regions.values()):
-        for region in policy.regions.values():
-            region.open = False
+        for number in policy.opened:
+            policy._close(policy.regions[number])
         assert again._victim().number == policy._victim().number
 
 
