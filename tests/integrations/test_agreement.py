@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 def test_cases_have_their_documents_shuffled_and_no_others() -> None:
     cases = cases_of(OWN, 20, 4, seed=1)
     assert [case.kind for case in cases] == list(KINDS) * 20
-    assert [len(case.documents) for case in cases[:3]] == [1, 2, 4]
+    assert [len(case.documents) for case in cases[:4]] == [1, 2, 4, 4]
     orders = set()
-    for two, among in zip(cases[1::3], cases[2::3], strict=True):
+    for two, among, summary in zip(cases[1::4], cases[2::4], cases[3::4], strict=True):
         assert two.question == among.question
         assert set(two.documents) < set(among.documents)
         assert len(set(among.documents)) == 4
+        assert set(summary.documents) == set(among.documents)
+        assert "Summarize" in summary.question
         orders.add(tuple(among.documents.index(text) for text in two.documents))
     assert len(orders) > 6
     assert cases == cases_of(OWN, 20, 4, seed=1)

@@ -30,7 +30,7 @@ COLUMNS = ("kind", "rung", "requests", "tokens", "top1", "kl", "saved", "first_t
 @click.option("--model", type=click.Path(exists=True, path_type=Path), help="Folder or GGUF file [default: SmolLM2].")
 @click.option("--questions", type=click.IntRange(min=1), default=5, show_default=True, help="Cases of each kind.")
 @click.option("--data", type=FILE, help="JSON in the SQuAD format, such as XQuAD's [default: a few own texts].")
-@click.option("--documents", type=click.IntRange(2, 64), default=4, show_default=True, help="Of 'two among all'.")
+@click.option("--documents", type=click.IntRange(2, 64), default=4, show_default=True, help="Of the last two kinds.")
 @click.option("--kind", "kinds", type=click.Choice(KINDS), multiple=True, help="Only these kinds.")
 @click.option("--answer-tokens", type=click.IntRange(min=1), default=8, show_default=True, help="Compared, at most.")
 @click.option("--first", type=click.IntRange(min=1), default=16, show_default=True, help="Tokens a chunk of first-k.")

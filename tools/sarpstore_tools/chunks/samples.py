@@ -11,8 +11,10 @@ import click
 if TYPE_CHECKING:
     from pathlib import Path
 
-KINDS = ("one document", "two relevant", "two among all")
-"""A question on one document; on two, with these alone; on two, among others."""
+KINDS = ("one document", "two relevant", "two among all", "summary")
+"""A question on one document; on two, with these alone; on two, among others; a summary of these."""
+
+_SUMMARY = "Summarize the documents in a few sentences."
 
 
 class Asked(NamedTuple):
@@ -84,7 +86,7 @@ def read_questions(path: Path | None) -> list[Asked]:
 
 
 def cases_of(questions: list[Asked], count: int, documents: int, seed: int) -> list[Case]:
-    """`count` cases of each kind, shuffled documents in each; "two among all" has `documents` of them."""
+    """`count` cases of each kind, documents in random order in each; the last two kinds have `documents` of them."""
     chosen = random.Random(seed)  # noqa: S311 - an order, not a secret
     cases = []
     for _ in range(count):
@@ -92,8 +94,8 @@ def cases_of(questions: list[Asked], count: int, documents: int, seed: int) -> l
         both = f"{first.question} And: {second.question}"
         relevant = [first.document, second.document]
         everything = relevant + [other.document for other in others]
-        for kind, texts, question in zip(
-            KINDS, ([first.document], relevant, everything), (first.question, both, both), strict=True
-        ):
-            cases.append(Case(kind, chosen.sample(texts, len(texts)), question))
+        texts = ([first.document], relevant, everything, everything)
+        asked = (first.question, both, both, _SUMMARY)
+        for kind, own, question in zip(KINDS, texts, asked, strict=True):
+            cases.append(Case(kind, chosen.sample(own, len(own)), question))
     return cases
