@@ -18,7 +18,7 @@ import numpy as np
 import sarpstore
 from sarpstore_tools.bench.machine import event_loop
 from sarpstore_tools.bench.shapes import Ids, family, locations_of
-from sarpstore_tools.bench.worker import Failed, Parent
+from sarpstore_tools.bench.worker import Failed, Parent, Phase
 from sarpstore_tools.killpoints import KillPoint, arm
 
 if TYPE_CHECKING:
@@ -54,12 +54,6 @@ class CrashJob(msgspec.Struct, kw_only=True):
     removals: bool = False
     point: KillPoint | None = None
     power_cut: bool = False
-
-
-class Phase(msgspec.Struct, tag=True):
-    """What the process does from here on."""
-
-    where: Where
 
 
 class Began(msgspec.Struct, tag=True):

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import random
 import secrets
-import signal
-import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -19,22 +17,21 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import sarpstore
-from sarpstore_tools.bench.figures import Figure, Report, finish, json_option, measured
+from sarpstore_tools.bench.figures import Figure, Report, counted, finish, json_option, measured
 from sarpstore_tools.bench.folders import store_option, work_folder
 from sarpstore_tools.bench.machine import Machine, event_loop, this_machine
-from sarpstore_tools.bench.worker import Failed, Worker
+from sarpstore_tools.bench.worker import Worker
 from sarpstore_tools.churncheck import ChurnOracle
 from sarpstore_tools.churning import TREES, Churned
 from sarpstore_tools.crashcheck import NOT_CHECKED, Checked, Oracle, verify_faults
-from sarpstore_tools.crashing import Acknowledged, Began, CrashJob, Message, Phase, Where
+from sarpstore_tools.crashing import Acknowledged, Began, CrashJob, Message, Where
 from sarpstore_tools.killpoints import KillPoint, any_point
+from sarpstore_tools.listening import Listener
 from sarpstore_tools.powercut import FILE_SYSTEMS, CutDisk, NoPowerCutError, cut_disk
 
 MODULE = "sarpstore_tools.crashing"
 OLD_TREES_CHECKED = 100
 """Trees of earlier rounds that are asked for again after each kill; after the last, all are."""
-
-WAIT_SECONDS_MAX = 60.0
 
 # Where a kill is aimed at: (its share, seconds after that began, at least and at most).
 AIMS: dict[Where, tuple[float, float, float]] = {
@@ -187,25 +184,28 @@ class _CrashTest:
             point=any_point(self._random) if self.points else None,
             power_cut=self.disk is not None,
         )
-        listener = _Listener(Worker(MODULE, job, Message | Churned), self.disk)
+        listener = Listener(Worker(MODULE, job, Message | Churned), self.disk)
         if self.points:
-            listener.await_death(POINT_SECONDS_MAX)
+            listener.await_death("inserting", POINT_SECONDS_MAX)
         else:
             listener.kill_after(aim, self._random.uniform(*AIMS[aim][1:]) * share)
+        heard = _Heard(listener)
         touched = set()
-        for op in listener.ops.values():
+        for op in heard.ops.values():
             self._oracle.began(op)
             touched.add(op.tree)
-        for number in listener.acknowledged:
-            self._oracle.acknowledged(listener.ops[number])
+        for number in heard.acknowledged:
+            self._oracle.acknowledged(heard.ops[number])
         old = self._oracle.trees
         if not is_last:
             old = self._random.sample(before, min(len(before), OLD_TREES_CHECKED))
         verified = is_last or not self.removals or len(self.rounds) % REMOVALS_VERIFIED_EVERY == 0
         point = job.point if listener.killed_itself else None
-        self.rounds.append(self._check(listener, point, sorted({*touched, *old}), verified=verified))
+        self.rounds.append(self._check(listener, heard, point, sorted({*touched, *old}), verified=verified))
 
-    def _check(self, listener: _Listener, point: KillPoint | None, trees: list[int], *, verified: bool) -> Round:
+    def _check(
+        self, listener: Listener, heard: _Heard, point: KillPoint | None, trees: list[int], *, verified: bool
+    ) -> Round:
         # A reader leaves the files as they are: then the next round's writer finds what this one's kill left.
         read_only = self._random.random() < 0.5
         checked, faults, fault = Checked(), 0, ""
@@ -221,18 +221,31 @@ class _CrashTest:
         return Round(
             where=listener.where,
             point=point,
-            insertions=len(listener.acknowledged),
-            blocks=sum(_inserted(listener.ops[number]) for number in listener.acknowledged),
+            insertions=len(heard.acknowledged),
+            blocks=sum(_inserted(heard.ops[number]) for number in heard.acknowledged),
             checked=checked,
             faults=faults,
             broken=bool(broken),
             messages=[text for text in (broken, fault, *checked.messages) if text],
         )
 
-    def _exists(self, listener: _Listener) -> bool:
+    def _exists(self, listener: Listener) -> bool:
         """Whether there must be a store: until one has been opened, a kill may come before it is made."""
         self._opened = self._opened or listener.where not in ("starting", "opening")
         return self._opened or any(Path(self._store).glob("*.log"))
+
+
+class _Heard:
+    """What the process had begun, and what of it was acknowledged."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.ops: dict[int, Any] = {}
+        self.acknowledged: list[int] = []
+        for number, message in enumerate(listener.heard):
+            if isinstance(message, Began | Churned):
+                self.ops[message.op] = message
+            elif isinstance(message, Acknowledged) and number < listener.heard_before:
+                self.acknowledged += message.ops
 
 
 def _inserted(op: Began | Churned) -> int:
@@ -240,84 +253,6 @@ def _inserted(op: Began | Churned) -> int:
     if isinstance(op, Began):
         return op.blocks
     return op.blocks[0] if op.kind == "insert" else 0
-
-
-class _Listener(threading.Thread):
-    """Hears the process out, so that its pipe never fills; what it said until its death is complete after the kill."""
-
-    def __init__(self, worker: Worker, disk: CutDisk | None) -> None:
-        super().__init__(daemon=True)
-        self._disk = disk
-        self._is_cut = False
-        self.ops: dict[int, Any] = {}
-        self.acknowledged: list[int] = []
-        self.where: str = "starting"
-        self.failed = ""
-        self.killed_itself = False
-        self._worker = worker
-        self._changed = threading.Condition()
-        self._reached: set[str] = set()
-        self.start()
-
-    def run(self) -> None:
-        for message in self._worker.messages():
-            if isinstance(message, Began | Churned):
-                self.ops[message.op] = message
-            elif isinstance(message, Acknowledged):
-                # When the power is gone nobody hears anything any more: a sync that is under way then may say that it
-                # succeeded, and did not.
-                self.acknowledged += [] if self._is_cut else message.ops
-            elif isinstance(message, Phase):
-                self._reach(message.where)
-            elif isinstance(message, Failed) and not self._is_cut:
-                self.failed = message.reason
-        self._reach("")
-
-    def _reach(self, where: str) -> None:
-        with self._changed:
-            self.where = where or self.where
-            self._reached.add(where)
-            self._changed.notify_all()
-
-    def kill_after(self, where: Where, seconds: float) -> None:
-        """Kill it so many seconds after it began with that, or when it has died by itself; both are heard out."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._reached & {where, ""}, WAIT_SECONDS_MAX)
-            hung = not self._reached & {where, ""}
-        time.sleep(seconds)
-        ended = self._worker.process.poll() is not None
-        self._bury()
-        if ended:
-            self.failed = self.failed or f"it ended by itself with status {self._worker.process.returncode}"
-        elif hung:
-            self.failed = f"it hung while {self.where}"
-
-    def await_death(self, seconds: float) -> None:
-        """Let it kill itself, or so many seconds after it began to insert kill it."""
-        with self._changed:
-            hung = not self._changed.wait_for(lambda: self._reached & {"inserting", ""}, WAIT_SECONDS_MAX)
-            ended = self._changed.wait_for(lambda: "" in self._reached, seconds)
-        if ended:
-            status = self._worker.process.wait()
-            self.killed_itself = status == -signal.SIGKILL
-            if not self.killed_itself:
-                self.failed = self.failed or f"it ended by itself with status {status}"
-        elif hung:
-            self.failed = f"it hung while {self.where}"
-        self._bury()
-
-    def _bury(self) -> None:
-        """Kill it, if it lives, the power going before that where it is cut, and hear it out."""
-        try:
-            if self._disk is not None:
-                self._is_cut = True
-                self._disk.cut()
-        finally:
-            self._worker.kill()
-            self.join()
-            self._worker.stop()
-        if self._disk is not None:
-            self._disk.back()
 
 
 def _report(machine: Machine, test: _CrashTest, kills: int) -> Report:
@@ -328,16 +263,16 @@ def _report(machine: Machine, test: _CrashTest, kills: int) -> Report:
     broken = sum(one.broken for one in rounds)
     operations = "operations" if test.removals else "insertions"
     figures = [
-        _count("kills", len(rounds), note=fell),
-        _count(f"acknowledged {operations}", sum(one.insertions for one in rounds)),
-        _count("acknowledged blocks", sum(one.blocks for one in rounds), note="of all insertions together"),
-        _count("lost blocks", sum(one.checked.lost_blocks for one in rounds), target=0.0, note=queries),
+        counted("kills", len(rounds), note=fell),
+        counted(f"acknowledged {operations}", sum(one.insertions for one in rounds)),
+        counted("acknowledged blocks", sum(one.blocks for one in rounds), note="of all insertions together"),
+        counted("lost blocks", sum(one.checked.lost_blocks for one in rounds), target=0.0, note=queries),
         *_points(test),
         *_returned(test),
-        _count("wrong answers", sum(one.checked.wrong for one in rounds), target=0.0, note=queries),
-        _count("damaged records", sum(one.checked.damaged for one in rounds), target=0.0, note="a kill damages none"),
+        counted("wrong answers", sum(one.checked.wrong for one in rounds), target=0.0, note=queries),
+        counted("damaged records", sum(one.checked.damaged for one in rounds), target=0.0, note="a kill damages none"),
         _verify(test),
-        _count("failures to open or to write", broken, target=0.0),
+        counted("failures to open or to write", broken, target=0.0),
     ]
     if recovery:
         figures.append(measured("recovery", "ms", recovery, note="open() to the first answer, page cache warm"))
@@ -358,17 +293,13 @@ def _place(point: KillPoint | None) -> str:
     return f", {point.when} {point.point} number {point.nth}" if point else ""
 
 
-def _count(name: str, value: float, **rest: Any) -> Figure:
-    return Figure(name=name, unit="", value=value, least=value, greatest=value, **rest)
-
-
 def _points(test: _CrashTest) -> list[Figure]:
     """Where it killed itself; the rest of the kills came before it got there."""
     if not test.points:
         return []
     found = Counter(one.point.point for one in test.rounds if one.point)
     note = ", ".join(f"{point} {count}" for point, count in sorted(found.items()))
-    return [_count("kills at named points", found.total(), note=note)]
+    return [counted("kills at named points", found.total(), note=note)]
 
 
 def _returned(test: _CrashTest) -> list[Figure]:
@@ -376,15 +307,17 @@ def _returned(test: _CrashTest) -> list[Figure]:
     if not test.removals:
         return []
     blocks = sum(one.checked.returned_blocks for one in test.rounds)
-    return [_count("removed blocks that came back", blocks, target=0.0, note="or that are behind one that was removed")]
+    return [
+        counted("removed blocks that came back", blocks, target=0.0, note="or that are behind one that was removed")
+    ]
 
 
 def _verify(test: _CrashTest) -> Figure:
     unchecked = sum(one.faults == NOT_CHECKED for one in test.rounds)
     if unchecked:
-        return _count("verify: rounds NOT CHECKED", unchecked, target=0.0, note="there is no sarpstore verify")
+        return counted("verify: rounds NOT CHECKED", unchecked, target=0.0, note="there is no sarpstore verify")
     note = f"after one kill of {REMOVALS_VERIFIED_EVERY}, and the last" if test.removals else "after every kill"
-    return _count("verify faults", sum(one.faults for one in test.rounds), target=0.0, note=note)
+    return counted("verify faults", sum(one.faults for one in test.rounds), target=0.0, note=note)
 
 
 def _method(test: _CrashTest) -> list[str]:

@@ -18,18 +18,26 @@ import msgspec
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-KINDS: Final = ("log", "images", "checkpoint")
+KINDS: Final = ("log", "images", "checkpoint", "region", "entries", "chunks")
 POINTS: Final = (
     *(f"{call} log" for call in ("create", "write", "sync", "rename", "remove")),
     *(f"{call} images" for call in ("create", "write", "sync", "remove")),
     *(f"{call} checkpoint" for call in ("create", "write", "sync", "rename", "remove")),
     "sync folder",
 )
+"""Of an index."""
+CHUNK_POINTS: Final = (
+    *(f"{call} region" for call in ("create", "write", "sync", "remove")),
+    *(f"{call} entries" for call in ("create", "write", "sync", "rename", "remove")),
+    *(f"{call} chunks" for call in ("create", "write", "sync", "rename", "remove")),
+    "sync folder",
+)
+"""Of a chunk store."""
 NTH_MAX: Final = 6
 # What comes with every commit, or file, may come late.
-OFTEN: Final = ("write log", "sync log", "sync folder")
+OFTEN: Final = ("write log", "sync log", "sync folder", "write region", "sync region", "write entries", "sync entries")
 OFTEN_NTH_MAX: Final = 60
 
 When = Literal["before", "halfway", "after"]
@@ -43,9 +51,9 @@ class KillPoint(msgspec.Struct, kw_only=True, frozen=True):
     when: When
 
 
-def any_point(chance: random.Random) -> KillPoint:
-    """One of them; those that come often may come late."""
-    point = chance.choice(POINTS)
+def any_point(chance: random.Random, points: Sequence[str] = POINTS) -> KillPoint:
+    """One of these; those that come often may come late."""
+    point = chance.choice(points)
     nth = chance.randint(1, OFTEN_NTH_MAX if point in OFTEN else NTH_MAX)
     return KillPoint(point=point, nth=nth, when=chance.choice(moments_of(point)))
 

@@ -79,6 +79,11 @@ def measured(name: str, unit: str, values: Sequence[float], **rest: Any) -> Figu
     )
 
 
+def counted(name: str, value: float, **rest: Any) -> Figure:
+    """The figure of something that was counted once."""
+    return Figure(name=name, unit="", value=value, least=value, greatest=value, **rest)
+
+
 def measured_in_groups(name: str, unit: str, groups: Sequence[Sequence[float]], **rest: Any) -> Figure:
     """The figure of several groups of repeated measurements: the median of their medians."""
     values = [value for group in groups for value in group]

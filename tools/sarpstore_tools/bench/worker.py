@@ -26,6 +26,12 @@ class Failed(msgspec.Struct, tag=True):
     reason: str
 
 
+class Phase(msgspec.Struct, tag=True):
+    """What the process does from here on."""
+
+    where: str
+
+
 class Worker:
     """A process of `module.main` with the job as its argument, seen from its parent; `messages`: what it sends."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from sarpstore_tools.chunks.agreement import agreement_command
+from sarpstore_tools.chunks.crashtest import crashtest_command
 from sarpstore_tools.chunks.demo import demo_command
 from sarpstore_tools.chunks.simulate import simulate_command
 
@@ -17,3 +18,4 @@ def chunks() -> None:
 chunks.add_command(simulate_command)
 chunks.add_command(agreement_command)
 chunks.add_command(demo_command)
+chunks.add_command(crashtest_command)
