@@ -30,7 +30,7 @@ def ffibuilder() -> FFI:
     # `internal_*.h` and `format.h` are between the C files only.
     headers = [h for h in sorted(KERNELS.glob("*.h")) if not h.name.startswith("internal_") and h.name != "format.h"]
     # A structure stands before what uses it.
-    first = ("types.h", "removals.h", "directory.h", "pages.h", "match.h", "commit.h", "postings.h")
+    first = ("types.h", "removals.h", "directory.h", "pages.h", "match.h", "commit.h", "postings.h", "rope.h")
     order = {name: i for i, name in enumerate(first)}
     headers.sort(key=lambda h: (order.get(h.name, len(order)), h.name))
     ffi = FFI()

@@ -13,6 +13,28 @@ typedef struct {
     size_t rows, half; /* half: rotary_dim / 2 */
 } sarp_rope_run;
 
+/* Adds what `count` items at this stride reach beyond the first one; 0 where that is no number of bytes. */
+static inline int sarp_reach(size_t *bytes, size_t stride, size_t count) {
+    size_t span;
+    return !__builtin_mul_overflow(stride, count - 1, &span) && !__builtin_add_overflow(*bytes, span, bytes);
+}
+
+/* Bytes from the first row's begin to the last one's end; 0 where a row ends behind the memory. */
+static inline size_t sarp_rows_extent(const sarp_rows *rows, size_t layers, size_t heads, size_t tokens,
+                                      size_t row_bytes) {
+    size_t bytes = row_bytes;
+    if (rows->memory == NULL || !sarp_reach(&bytes, rows->layer, layers) || !sarp_reach(&bytes, rows->head, heads) ||
+        !sarp_reach(&bytes, rows->token, tokens))
+        return 0;
+    return bytes <= rows->bytes ? bytes : 0;
+}
+
+/* Two rows of a target that share bytes would be wrong whichever is written last. */
+static inline int sarp_rows_apart(const sarp_rows *t, size_t layers, size_t heads, size_t tokens, size_t row_bytes) {
+    return (layers == 1 || t->layer >= row_bytes) && (heads == 1 || t->head >= row_bytes) &&
+           (tokens == 1 || t->token >= row_bytes);
+}
+
 #define SARP_INLINE static inline __attribute__((always_inline))
 
 static inline size_t sarp_rope_item_bytes(int32_t dtype) { return dtype == SARP_ROPE_FLOAT32 ? 4 : 2; }

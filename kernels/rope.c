@@ -90,38 +90,17 @@ static void do_tile(const rope_job *job, size_t first, size_t rows) {
     do_planes(job, first, &run);
 }
 
-/* Adds what `count` items at this stride reach beyond the first one; 0 where that is no number of bytes. */
-static int reach(size_t *bytes, size_t stride, size_t count) {
-    size_t span;
-    return !__builtin_mul_overflow(stride, count - 1, &span) && !__builtin_add_overflow(*bytes, span, bytes);
-}
-
-/* Bytes from the first row's begin to the last one's end; 0 where a row ends behind the memory. */
-static size_t extent(const sarp_rows *rows, size_t layers, size_t heads, size_t tokens, size_t row_bytes) {
-    size_t bytes = row_bytes;
-    if (rows->memory == NULL || !reach(&bytes, rows->layer, layers) || !reach(&bytes, rows->head, heads) ||
-        !reach(&bytes, rows->token, tokens))
-        return 0;
-    return bytes <= rows->bytes ? bytes : 0;
-}
-
 static int same_rows(const sarp_rows *a, const sarp_rows *b, size_t layers, size_t heads, size_t tokens) {
     return a->memory == b->memory && (layers == 1 || a->layer == b->layer) && (heads == 1 || a->head == b->head) &&
            (tokens == 1 || a->token == b->token);
 }
 
-/* Two rows of a target that share bytes would be wrong whichever is written last. */
-static int strides_hold_a_row(const sarp_rows *t, size_t layers, size_t heads, size_t tokens, size_t row_bytes) {
-    return (layers == 1 || t->layer >= row_bytes) && (heads == 1 || t->head >= row_bytes) &&
-           (tokens == 1 || t->token >= row_bytes);
-}
-
 static int places_are_right(const rope_job *job) {
     const sarp_rows *s = job->source, *t = job->target;
-    const size_t source_bytes = extent(s, job->layers, job->heads, job->tokens, job->row_bytes);
-    const size_t target_bytes = extent(t, job->layers, job->heads, job->tokens, job->row_bytes);
+    const size_t source_bytes = sarp_rows_extent(s, job->layers, job->heads, job->tokens, job->row_bytes);
+    const size_t target_bytes = sarp_rows_extent(t, job->layers, job->heads, job->tokens, job->row_bytes);
     if (source_bytes == 0 || target_bytes == 0) return 0;
-    if (!strides_hold_a_row(t, job->layers, job->heads, job->tokens, job->row_bytes)) return 0;
+    if (!sarp_rows_apart(t, job->layers, job->heads, job->tokens, job->row_bytes)) return 0;
     if (same_rows(s, t, job->layers, job->heads, job->tokens)) return 1;
     const uintptr_t a = (uintptr_t)s->memory, b = (uintptr_t)t->memory;
     return a < b ? b - a >= source_bytes : a - b >= target_bytes;

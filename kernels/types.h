@@ -8,6 +8,7 @@ enum {
     SARP_NEED = 1,     /* pages or partitions are missing: bring them and call again */
     SARP_NO_ROOM = 2,  /* the gathering commit is full */
     SARP_FULL = 3,     /* the directory's memory bound is reached */
+    SARP_INFINITE = 4, /* an element is infinite or no number */
     SARP_INVALID = -1  /* bytes or arguments that no writer of this version makes */
 };
 

@@ -19,6 +19,7 @@ __all__ = ["KVLayout", "LinearScaling", "Llama3Scaling", "Rope", "YarnScaling", 
 _COUNT_MAX: Final = 65_536
 _HEAD_DIM_MAX: Final[int] = lib.SARP_ROPE_HEAD_DIM_MAX
 _POSITIONS_MAX: Final = 1 << 32
+PAYLOADS: Final = ("exact", "int8", "fp8")
 _CANONICAL_TAG: Final = b"sarpstore kv layout 1"
 _NUMPY_DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "float32": np.dtype("<f4"),
@@ -242,6 +243,11 @@ class KVLayout:
     dtype: "float32", "float16" or "bfloat16". numpy has no bfloat16: its bit patterns travel as uint16.
     rope: The rotary encoding of the keys; None: they have none, and are stored as they are.
     windows: None, or one entry a layer: None, or the sliding window of that layer in tokens.
+    payload: How payloads are stored; what is put and loaded has the dtype all the same. "exact": as they are. "int8",
+        "fp8" (E4M3): a byte an element, with a scale for each channel of a chunk, layer and head. What is loaded then
+        differs, before its keys are rotated, by no more than 1/254 of the greatest magnitude of its channel in the
+        chunk ("int8"), or than 1/16 of its own magnitude or 2^-18 of that greatest, whichever is more ("fp8"), besides
+        the rounding to the dtype. Infinities and NaNs can't be put.
 
     Raises:
         OptionError: a value is not possible; the message names it.
@@ -253,6 +259,7 @@ class KVLayout:
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     rope: Rope | None
     windows: tuple[int | None, ...] | None = None
+    payload: Literal["exact", "int8", "fp8"] = "exact"
 
     def __post_init__(self) -> None:
         _check_integer(self, "layers", 1, _COUNT_MAX)
@@ -260,6 +267,8 @@ class KVLayout:
         _check_integer(self, "head_dim", 1, _HEAD_DIM_MAX)
         if self.dtype not in _NUMPY_DTYPES:
             raise OptionError(f"dtype={self.dtype!r}: must be one of {', '.join(map(repr, _NUMPY_DTYPES))}")
+        if self.payload not in PAYLOADS:
+            raise OptionError(f"payload={self.payload!r}: must be one of {', '.join(map(repr, PAYLOADS))}")
         if self.rope is not None:
             if not isinstance(self.rope, Rope):
                 raise OptionError(f"rope={self.rope!r}: must be a Rope, or None")
@@ -307,7 +316,7 @@ class KVLayout:
         """
         rope = self.rope
         windows = self.windows if self.windows is not None and any(self.windows) else None
-        plain = {
+        plain: dict[str, Any] = {
             "layers": self.layers,
             "kv_heads": self.kv_heads,
             "head_dim": self.head_dim,
@@ -315,6 +324,8 @@ class KVLayout:
             "rope": None if rope is None else _plain_rope(rope, rope.rotated_dimensions(self.head_dim)),
             "windows": windows,
         }
+        if self.payload != "exact":
+            plain["payload"] = self.payload
         parts = (_CANONICAL_TAG, msgspec.json.encode(plain, order="sorted"))
         return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sarpstore import _format as fmt
+from sarpstore._chunks.elements import encoding_of
 from sarpstore._chunks.encoding import Chunk, strip_checksums
-from sarpstore._chunks.rotation import rotate
 from sarpstore._errors import InputError
 from sarpstore._files import rounded
 from sarpstore._kernel import crc32c
@@ -55,14 +55,19 @@ def check_kv(layout: KVLayout, keys: npt.NDArray[Any], values: npt.NDArray[Any],
 
 
 def pack(layout: KVLayout, keys: npt.NDArray[Any], values: npt.NDArray[Any], key: bytes) -> Packed:
-    """The payload of keys and values, each (layers, kv_heads, tokens, head_dim), the keys unrotated."""
+    """The payload of keys and values, each (layers, kv_heads, tokens, head_dim), the keys unrotated.
+
+    Raises:
+        InputError: the layout's payloads have codes, and an element is infinite or no number.
+    """
     tokens = keys.shape[2]
     size, sums_at = payload_bytes(layout, tokens), _sums_at(layout, tokens)
     data = np.empty(rounded(size), np.uint8)
     data[sums_at - fmt.UNIT if sums_at > fmt.UNIT else 0 :] = 0
-    for layers, kept, array in _arrays(layout, tokens, data):
-        for kind, source in enumerate((keys, values)):
-            array[:, kind] = source[layers, :, tokens - kept :]
+    encoding = encoding_of(layout)
+    for layers, kept, part in _parts(layout, tokens, data):
+        last = slice(tokens - kept, tokens)
+        encoding.store(part, keys[layers, :, last], values[layers, :, last])
     sums = strip_checksums(key, memoryview(data.data)[:sums_at], _STRIP).tobytes()
     data[sums_at:size] = np.frombuffer(sums, np.uint8)
     return Packed(data.data, size, crc32c(sums), _STRIP)
@@ -84,8 +89,9 @@ def unpack(layout: KVLayout, chunk: Chunk, data: memoryview, target: npt.NDArray
     """
     end = begin + chunk.tokens
     source = np.frombuffer(data, np.uint8)
-    for layers, kept, array in _arrays(layout, chunk.tokens, source):
-        rotate(layout, array, target[layers, :, :, end - kept : end], end - kept)
+    encoding = encoding_of(layout)
+    for layers, kept, part in _parts(layout, chunk.tokens, source):
+        encoding.load(part, target[layers, :, :, end - kept : end], end - kept)
 
 
 def unpack_whole(layout: KVLayout, chunk: Chunk, data: memoryview, target: npt.NDArray[Any], begin: int) -> bool:
@@ -97,9 +103,9 @@ def unpack_whole(layout: KVLayout, chunk: Chunk, data: memoryview, target: npt.N
 
 
 def _sums_at(layout: KVLayout, tokens: int) -> int:
-    rows = sum(len(range(layers.start, layers.stop)) * kept for layers, kept in _runs(layout, tokens))
-    size = rows * 2 * layout.kv_heads * layout.head_dim * layout.numpy_dtype.itemsize
-    return -(-size // _CRC_BYTES) * _CRC_BYTES
+    size = encoding_of(layout).bytes
+    total = sum(size(layers.stop - layers.start, kept) for layers, kept in _runs(layout, tokens))
+    return -(-total // _CRC_BYTES) * _CRC_BYTES
 
 
 def _runs(layout: KVLayout, tokens: int) -> Iterator[tuple[slice, int]]:
@@ -111,13 +117,12 @@ def _runs(layout: KVLayout, tokens: int) -> Iterator[tuple[slice, int]]:
             first = layer
 
 
-def _arrays(
+def _parts(
     layout: KVLayout, tokens: int, data: npt.NDArray[np.uint8]
-) -> Iterator[tuple[slice, int, npt.NDArray[Any]]]:
-    """(layers, kept tokens, their part of a payload as (layers, 2, kv_heads, kept, head_dim))."""
-    at = 0
+) -> Iterator[tuple[slice, int, npt.NDArray[np.uint8]]]:
+    """(layers, kept tokens, their part of a payload)."""
+    at, size = 0, encoding_of(layout).bytes
     for layers, kept in _runs(layout, tokens):
-        shape = (layers.stop - layers.start, 2, layout.kv_heads, kept, layout.head_dim)
-        end = at + int(np.prod(shape)) * layout.numpy_dtype.itemsize
-        yield layers, kept, data[at:end].view(layout.numpy_dtype).reshape(shape)
+        end = at + size(layers.stop - layers.start, kept)
+        yield layers, kept, data[at:end]
         at = end

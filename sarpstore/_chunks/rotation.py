@@ -14,13 +14,13 @@ from sarpstore._kernel import FEATURES, ffi, lib
 if TYPE_CHECKING:
     from sarpstore._chunks.layout import KVLayout
 
-__all__ = ["apply", "rotate", "rotate_keys"]
+__all__ = ["DTYPES", "apply", "rotate", "rotate_keys", "rows_of"]
 
 Array = npt.NDArray[Any]
 
 # Positions whose tables are held at once: a few MB, whatever the length of the chunk.
 _TABLE_TOKENS: Final = 4096
-_DTYPES: Final = {
+DTYPES: Final = {
     "float32": lib.SARP_ROPE_FLOAT32,
     "float16": lib.SARP_ROPE_FLOAT16,
     "bfloat16": lib.SARP_ROPE_BFLOAT16,
@@ -115,13 +115,14 @@ def _run(layout: KVLayout, source: Array, target: Array, tables: tuple[Array, Ar
         style, rotary_dim = _STYLES[layout.rope.style], layout.rope.rotated_dimensions(layout.head_dim)
         cos, sin = (ffi.from_buffer("float[]", table) for table in tables)
     status = lib.sarp_rope(
-        FEATURES, _DTYPES[layout.dtype], style, _rows(source), _rows(target), cos, sin, *source.shape, rotary_dim
+        FEATURES, DTYPES[layout.dtype], style, rows_of(source), rows_of(target), cos, sin, *source.shape, rotary_dim
     )
     if status != lib.SARP_OK:
         raise InputError(f"target has strides {target.strides}: its rows overlap")
 
 
-def _rows(array: Array) -> Any:
+def rows_of(array: Array) -> Any:
+    """Where the rows of a view (layers, heads, tokens, head_dim) stand, for the kernel. No axis may be reversed."""
     rows = ffi.new("sarp_rows *")
     rows.memory = ffi.cast("uint8_t *", array.ctypes.data)
     rows.layer, rows.head, rows.token, _ = array.strides

@@ -32,9 +32,11 @@ DOCUMENTS: Final = 300
 NEVER_PUT: Final = range(DOCUMENTS, DOCUMENTS + 20)
 QUESTION: Final = (7, 8, 9)
 TASKS: Final = 4
-# A task asks for a few documents at once, of which some are popular.
+# A task asks for a few documents at once. What is asked for changes every other round, or a full store would soon hold
+# just that, and admit nothing else.
 _ASKED_MAX: Final = 3
-_SKEW: Final = 1.1
+_POPULAR: Final = 60
+_POPULAR_ROUNDS: Final = 2
 # Most payloads are of some KiB to some 100 KiB, one in 40 is larger than a region.
 _TOKENS: Final = (15, 1_500)
 _LARGE_TOKENS: Final = 6_000
@@ -131,9 +133,8 @@ class _Putting:
     def __init__(self, job: ChunkCrashJob, parent: Parent) -> None:
         self._job = job
         self._parent = parent
-        ranks = np.arange(1, DOCUMENTS + 1, dtype=np.float64)
-        self._shares = ranks**-_SKEW / (ranks**-_SKEW).sum()
-        self._popular = np.random.default_rng(job.seed).permutation(DOCUMENTS)
+        random = np.random.default_rng([job.seed, job.round // _POPULAR_ROUNDS])
+        self._popular = random.permutation(DOCUMENTS)[:_POPULAR]
 
     async def run(self) -> None:
         """Put until killed, or until it is time to close."""
@@ -157,7 +158,7 @@ class _Putting:
         random = np.random.default_rng([self._job.seed, self._job.round, task])
         while True:
             count = int(random.integers(1, _ASKED_MAX + 1))
-            asked = self._popular[random.choice(DOCUMENTS, count, replace=False, p=self._shares)].tolist()
+            asked = random.choice(self._popular, count, replace=False).tolist()
             await self._serve(chunks, asked)
 
     async def _serve(self, chunks: sarpstore.Chunks, asked: list[int]) -> None:
