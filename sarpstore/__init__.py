@@ -18,7 +18,7 @@ from sarpstore._chunks.policy import ChunkPolicy
 from sarpstore._chunks.policy import Evicted as ChunkEvicted
 from sarpstore._chunks.policy import Placed as ChunkPlaced
 from sarpstore._chunks.rotation import rotate, rotate_keys
-from sarpstore._chunks.stats import ChunkStats
+from sarpstore._chunks.stats import ChunkStats, PublishedChunkStats, published_chunk_stats
 from sarpstore._chunks.store import Chunks
 from sarpstore._engine import Match, Namespace, PublishedStats, Stats, Store, published_stats
 from sarpstore._engine import open_store as open  # noqa: A004 - `sarpstore.open` is how it reads
@@ -75,6 +75,7 @@ __all__ = [
     "OpenError",
     "OptionError",
     "Options",
+    "PublishedChunkStats",
     "PublishedStats",
     "ReadOnlyError",
     "Rope",
@@ -88,6 +89,7 @@ __all__ = [
     "YarnScaling",
     "open",
     "open_chunks",
+    "published_chunk_stats",
     "published_stats",
     "rotate",
     "rotate_keys",

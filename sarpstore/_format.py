@@ -203,8 +203,12 @@ def numbered(names: list[str], suffix: str) -> list[int]:
     return sorted(number for number in numbers if 0 < number < FILE_NUMBER_END)
 
 
-def is_own_temporary(name: str) -> bool:
-    """Whether a name is that of a file of ours that was not published."""
+def is_temporary(name: str, suffixes: tuple[str, ...]) -> bool:
+    """Whether a name is that of a numbered file with one of these suffixes, or of statistics, not published."""
     stem = name.removesuffix(TEMPORARY_SUFFIX)
-    own = (LOG_SUFFIX, IMAGES_SUFFIX, CHECKPOINT_SUFFIX)
-    return stem != name and (stem == STATS_NAME or any(numbered([stem], suffix) for suffix in own))
+    return stem != name and (stem == STATS_NAME or any(numbered([stem], suffix) for suffix in suffixes))
+
+
+def is_own_temporary(name: str) -> bool:
+    """Whether a name is that of a file of an index that was not published."""
+    return is_temporary(name, (LOG_SUFFIX, IMAGES_SUFFIX, CHECKPOINT_SUFFIX))

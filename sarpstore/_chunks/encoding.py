@@ -83,9 +83,8 @@ def chunks_name(number: int) -> str:
 
 
 def is_own_temporary(name: str) -> bool:
-    """Whether a name is that of a table or an entries file that was not published."""
-    stem = name.removesuffix(fmt.TEMPORARY_SUFFIX)
-    return stem != name and any(fmt.numbered([stem], suffix) for suffix in (CHUNKS_SUFFIX, ENTRIES_SUFFIX))
+    """Whether a name is that of a file of a chunk store that was not published."""
+    return fmt.is_temporary(name, (CHUNKS_SUFFIX, ENTRIES_SUFFIX))
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,10 @@ class Held:
         """The last cause that is remembered."""
         return self._causes.get(key, "new")
 
+    def was_held(self, key: bytes) -> bool:
+        """Whether it is held, or was, as far as is remembered."""
+        return key in self or self._causes.get(key) in ("evicted", "damaged")
+
     def _row(self, key: bytes) -> int | None:
         """The row of a key that is held and not indexed."""
         if not self._left:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     from sarpstore._chunks.layout import KVLayout
 
-__all__ = ["KeyMaker", "delimiters_of", "split"]
+__all__ = ["HEAD_TOKENS", "KeyMaker", "delimiters_of", "split"]
+
+HEAD_TOKENS: Final = 32
 
 _TAG = b"sarpstore chunk 1"
 _TOKEN_MAX = 0xFFFF_FFFF
@@ -56,3 +58,14 @@ class KeyMaker:
         data = np.ascontiguousarray(tokens, "<u4").tobytes()
         digest.update(len(data).to_bytes(4, "little") + data)
         return digest.digest()
+
+    def head(self, tokens: npt.NDArray[np.uint32]) -> bytes:
+        """A hash of the first tokens of a chunk, 8 bytes; empty where there are no more than `HEAD_TOKENS`.
+
+        It costs what the key of so short a chunk does.
+        """
+        if len(tokens) <= HEAD_TOKENS:
+            return b""
+        digest = self._begun.copy()
+        digest.update(b"head" + np.ascontiguousarray(tokens[:HEAD_TOKENS], "<u4").tobytes())
+        return digest.digest()[:8]

@@ -40,9 +40,13 @@ _log = logging.getLogger("sarpstore")
 REGION_BYTES: Final = 256 << 20
 _REGION_BYTES_MIN: Final = 1 << 20
 _REGION_BYTES_MAX: Final = 1 << 40
-# Of the cap, for entries files and tables.
+# Of the cap, for entries files, tables and statistics.
 _METADATA_SHARE: Final = 64
 _METADATA_MIN: Final = 1 << 20
+# Of that, whatever is held: the folder, heads and last pages of three tables, `stats` and its successor; and of each
+# region the header of its entries file, what is free in that file's last page, and a row in each table.
+_FIXED_BYTES: Final = (1 + 3 * 2 + 4) * fmt.PAGE
+_REGION_FIXED_BYTES: Final = 2 * fmt.PAGE + 3 * 24
 _OPEN_AGAIN_MAX: Final = 8
 
 
@@ -57,7 +61,7 @@ class Opened:
     bytes_max: int
     regions_max: int
     metadata_bytes: int
-    """Of the cap, what entries files and tables may take."""
+    """Of the cap, what the entries of chunks, and their rows in tables, may take."""
     recovery_ms: float
     open_again: dict[int, int] = field(default_factory=dict)
     """Regions that have room left, and where it begins."""
@@ -183,13 +187,13 @@ def _new(folder: CountedFolder, options: ChunkOptions) -> Found:
 
 
 def _shares(bytes_max: int, region_bytes: int) -> tuple[int, int]:
-    """(bytes for entries files and tables, regions) under a cap. OptionError: it has no room for two regions."""
+    """(bytes for chunks' entries and rows, regions) under a cap. OptionError: it has no room for two regions."""
     metadata = max(_METADATA_MIN, bytes_max // _METADATA_SHARE)
     regions = (bytes_max - metadata) // region_bytes if region_bytes else 0
     if regions < 2:
         least = 2 * region_bytes + max(_METADATA_MIN, 2 * region_bytes // (_METADATA_SHARE - 1) + 1)
         raise OptionError(f"bytes_max={bytes_max:,}: two regions of {region_bytes:,} bytes take at least {least:,}")
-    return metadata, regions
+    return metadata - _FIXED_BYTES - regions * _REGION_FIXED_BYTES, regions
 
 
 def _note_bounds(files: RegionFiles, found: Found, bytes_max: int) -> None:

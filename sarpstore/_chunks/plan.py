@@ -20,7 +20,8 @@ class Span:
     end: int
     hit: bool
     why: str
-    """Why it missed: "new", "evicted", "not admitted", "damaged", "in flight" (another request computes it, and was not
+    """Why it missed: "new", "boundary" (it begins as another chunk does that is, or was, held: the text is known, and
+    was split elsewhere), "evicted", "not admitted", "damaged", "in flight" (another request computes it, and was not
     waited for), "question" (the last chunk, which is not stored); "" of a hit.
     """
     key: bytes = field(repr=False)

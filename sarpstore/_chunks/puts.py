@@ -52,6 +52,8 @@ class PutCounts:
     """Not admitted."""
     evicted: int = 0
     """Chunks whose region went, those that were put anew left out."""
+    damaged: int = 0
+    """Payloads that were to be written again and could not be read, or were damaged."""
 
 
 class Puts:
@@ -166,6 +168,7 @@ class Puts:
             data = await read_payload(self._scheduler, self._files, chunk)
             if data is not None and await self._scheduler.run(is_whole, self._layout, chunk, data):
                 return Packed(data, chunk.bytes, chunk.crc, chunk.strip), chunk.tokens
+        self.counts.damaged += 1
         return None
 
     async def _write(self, step: Placed, packed: Packed, tokens: int) -> None:

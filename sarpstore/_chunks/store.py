@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from sarpstore._blocks import tokens_in_turns
+from sarpstore._chunks.boundaries import Boundaries
 from sarpstore._chunks.held import Held
 from sarpstore._chunks.keys import KeyMaker, delimiters_of, split
 from sarpstore._chunks.loads import Loads, target_of
@@ -24,11 +27,11 @@ from sarpstore._chunks.plan import Plan, Span
 from sarpstore._chunks.puts import Puts
 from sarpstore._chunks.stats import ChunkStats, Tally
 from sarpstore._errors import ClosedError, ForkedError, InputError, WrongLoopError
+from sarpstore._log.published import Publisher
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import numpy as np
     import numpy.typing as npt
 
     from sarpstore._chunks.layout import KVLayout
@@ -40,6 +43,8 @@ _log = logging.getLogger("sarpstore")
 
 # Tokens that are hashed without a thread: about a millisecond.
 _HASHED_ON_LOOP: Final = 100_000
+# No prompt has more: so sums of them stay numbers of 64 bits.
+_TOKENS_MAX: Final = 1 << 32
 
 
 class Chunks:
@@ -55,9 +60,12 @@ class Chunks:
         self._held = Held(found.table, found.rows, found.late)
         self._loads = Loads(layout, opened.scheduler, opened.files, self._held)
         self._puts = Puts(opened, layout, self._held)
+        self._boundaries = Boundaries(self._held.was_held)
         self._tally = Tally()
         self._computing: dict[bytes, asyncio.Future[None]] = {}
         self._closing: asyncio.Task[None] | None = None
+        self._publisher = Publisher(opened.scheduler, opened.folder, found.table.uuid, self._stats)
+        self._publishing = self._publisher.start()
 
     @property
     def path(self) -> str:
@@ -101,22 +109,27 @@ class Chunks:
             keys = _keys(maker, ids, stored)
         else:
             keys = await self._opened.scheduler.run(_keys, maker, ids, stored)
-        await self._await_others(keys, wait_ms)
+        await self._await_others([key for key, _ in keys], wait_ms)
         self._check()
-        spans = [self._look(key, begin, end) for key, (begin, end) in zip(keys, stored, strict=True)]
+        spans = [self._look(*each, ids, *part) for each, part in zip(keys, stored, strict=True)]
         plan = Plan(len(ids), (), self._release)
+        self._claim(plan, spans)
         for span in spans:
-            if not span.hit and span.key not in self._computing:
-                claim = self._computing[span.key] = self._loop.create_future()
-                plan._claimed[span.key] = claim  # noqa: SLF001 - a plan is this store's to make
-            elif not span.hit and span.key not in plan._claimed:  # noqa: SLF001
-                span.why = "in flight"
-        if len(stored) < len(parts):
-            begin, end = parts[-1]
+            self._tally.looked(span)
+        for begin, end in parts[len(stored) :]:
             self._tally.question_tokens += end - begin
             spans.append(Span(begin, end, hit=False, why="question", key=b""))
         plan.spans = tuple(spans)
         return plan
+
+    def _claim(self, plan: Plan, spans: list[Span]) -> None:
+        """Misses that nobody computes are the plan's to compute; the others are told apart."""
+        claimed = plan._claimed  # noqa: SLF001 - a plan is this store's to make
+        for span in spans:
+            if not span.hit and span.key not in self._computing:
+                claimed[span.key] = self._computing[span.key] = self._loop.create_future()
+            elif not span.hit and span.key not in claimed:
+                span.why = "in flight"
 
     async def _await_others(self, keys: list[bytes], wait_ms: float) -> None:
         """Before anything is claimed: so no two requests wait for each other."""
@@ -127,15 +140,15 @@ class Chunks:
                 return
             await asyncio.wait(waiting, timeout=left)
 
-    def _look(self, key: bytes, begin: int, end: int) -> Span:
+    def _look(self, key: bytes, head: bytes, ids: npt.NDArray[np.uint32], begin: int, end: int) -> Span:
         self._puts.look(key)
         if key in self._held:
-            size = payload_bytes(self._layout, end - begin)
-            span = Span(begin, end, hit=True, why="", key=key, bytes=size)
-        else:
-            span = Span(begin, end, hit=False, why=self._held.why_not(key), key=key)
-        self._tally.looked(span)
-        return span
+            self._boundaries.hit(head, key, ids[begin:end])
+            return Span(begin, end, hit=True, why="", key=key, bytes=payload_bytes(self._layout, end - begin))
+        why = self._held.why_not(key)
+        if why == "new" and self._boundaries.is_cut_elsewhere(head, key, ids[begin:end]):
+            why = "boundary"
+        return Span(begin, end, hit=False, why=why, key=key)
 
     def _release(self, key: bytes, claim: object) -> None:
         """The claim is given up; another one of the same key, made since, is not."""
@@ -169,8 +182,9 @@ class Chunks:
         return target
 
     def _miss_late(self, span: Span, why: str) -> None:
-        span.hit, span.why, span.bytes = False, why, 0
-        self._tally.missed_late(span)
+        if span.hit:  # or the same plan was loaded twice at a time
+            span.hit, span.why, span.bytes = False, why, 0
+            self._tally.missed_late(span)
         if why == "damaged" and span.key in self._held:
             self._tally.damaged += 1
             _log.warning("%s: the payload of chunk %s is damaged, and is a miss", self.path, span.key.hex()[:16])
@@ -216,10 +230,9 @@ class Chunks:
             InputError: these are no such numbers.
         """
         self._check()
-        if not all(isinstance(n, int) and n >= 0 for n in (tokens, recomputed)) or recomputed > tokens:
+        if not all(isinstance(n, int) for n in (tokens, recomputed)) or not 0 <= recomputed <= tokens <= _TOKENS_MAX:
             raise InputError(f"note_use: {recomputed!r} of {tokens!r} tokens were computed again")
-        self._tally.used_tokens += tokens
-        self._tally.recomputed_tokens += recomputed
+        self._tally.used(tokens, recomputed)
 
     def note_drift(self, nats: float) -> None:
         """An answer from hits differed so much from that of a full prefill, as Kullback-Leibler divergence in nats.
@@ -228,9 +241,10 @@ class Chunks:
             InputError: it is no finite number, or below 0.
         """
         self._check()
-        if not isinstance(nats, int | float) or not math.isfinite(nats) or nats < 0:
+        value = float(nats) if isinstance(nats, np.floating) else nats
+        if not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
             raise InputError(f"note_drift: {nats!r} is no divergence")
-        self._tally.differed(nats)
+        self._tally.differed(value)
 
     def stats(self) -> ChunkStats:
         """Counters since the open, and what there is now."""
@@ -253,7 +267,7 @@ class Chunks:
             put_bytes=puts.policy.put_bytes,
             again_bytes=puts.policy.again_bytes,
             written_bytes=opened.files.bytes_written,
-            damaged_payloads=tally.damaged,
+            damaged_payloads=tally.damaged + puts.counts.damaged,
             puts=puts.counts.puts,
             refused_puts=puts.counts.refused,
             evicted_chunks=puts.counts.evicted,
@@ -289,6 +303,9 @@ class Chunks:
         try:
             await self._puts.close(changed=self._tally.tokens > 0)
         finally:
+            self._publishing.cancel()
+            await asyncio.wait([self._publishing])
+            await self._publisher.publish()
             self._opened.files.close()
             self._opened.folder.close()
             await self._opened.scheduler.close()
@@ -302,5 +319,6 @@ class Chunks:
             raise WrongLoopError(f"{self.path} was opened in another event loop")
 
 
-def _keys(maker: KeyMaker, ids: npt.NDArray[np.uint32], parts: list[tuple[int, int]]) -> list[bytes]:
-    return [maker.key(ids[begin:end]) for begin, end in parts]
+def _keys(maker: KeyMaker, ids: npt.NDArray[np.uint32], parts: list[tuple[int, int]]) -> list[tuple[bytes, bytes]]:
+    """(key, head) of each part."""
+    return [(maker.key(ids[begin:end]), maker.head(ids[begin:end])) for begin, end in parts]

@@ -12,8 +12,8 @@ from sarpstore._checkpoint import Checkpointer, checkpoint_due, replay_ms, slown
 from sarpstore._clock import monotonic_ms
 from sarpstore._engine.lifetimes import Lifetimes
 from sarpstore._engine.maintenance import Maintenance
-from sarpstore._engine.publish import publish_stats
 from sarpstore._errors import FailedError, SarpError
+from sarpstore._log.published import Publisher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -29,7 +29,6 @@ _log = logging.getLogger("sarpstore")
 
 _CHECK_S: Final = 0.05
 _START_AFTER_S: Final = 0.05
-_PUBLISH_S: Final = 1.0
 _EXPIRE_S: Final = 0.1
 _RETRY_S: Final = 10.0
 
@@ -40,7 +39,7 @@ class Background:
     def __init__(self, state: State, options: Options, stats: Callable[[], Stats]) -> None:
         self._state = state
         self._options = options
-        self._stats = stats
+        self._publisher = Publisher(state.scheduler, state.folder, state.shape.uuid, stats)
         self._checkpointer = None if state.log is None else self._make_checkpointer(state)
         # A tail of nothing but marks and a seal needs no checkpoint.
         self._tail_bytes = state.found.tail_bytes if len(state.found.changes) else 0
@@ -64,7 +63,7 @@ class Background:
         self._tasks = self._reading_tasks(state)
         if self.maintenance is not None:
             self._tasks.append(self._start(self._checkpoint_when_due, "checkpoints"))
-            self._tasks.append(self._start(self._publish_each_second, "statistics"))
+            self._tasks.append(self._publisher.start())
             self._tasks.append(self._start(self.maintenance.run, "maintenance"))
 
     def _make_checkpointer(self, state: State) -> Checkpointer:
@@ -169,7 +168,7 @@ class Background:
         if not self._log_counted:
             with contextlib.suppress(SarpError):
                 await self._count_log_bytes()
-        await self._publish()
+        await self._publisher.publish()
 
     async def _cancel(self) -> None:
         for task in self._tasks:
@@ -204,19 +203,6 @@ class Background:
             except SarpError as error:
                 _log.warning("a checkpoint failed, the last one stands: %s", error)
                 await asyncio.sleep(_RETRY_S)
-
-    async def _publish_each_second(self) -> None:
-        while True:
-            await self._publish()
-            await asyncio.sleep(_PUBLISH_S)
-
-    async def _publish(self) -> None:
-        try:
-            await self._state.scheduler.run_background(
-                publish_stats, self._state.folder, self._state.shape.uuid, self._stats()
-            )
-        except SarpError as error:
-            _log.debug("the statistics were not published: %s", error)
 
 
 def _last_number(folder: Folder) -> int:

@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sarpstore._log.published import read_published
+
 if TYPE_CHECKING:
+    import os
+
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["Match", "PublishedStats", "Stats"]
+__all__ = ["Match", "PublishedStats", "Stats", "published_stats"]
 
 
 class Match:
@@ -156,3 +160,13 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     loop_hold_ms_max: float
     damaged_records: int
     failed: str
+
+
+async def published_stats(path: str | os.PathLike[str]) -> PublishedStats:
+    """What the writer of the store in folder `path` last published about it; a second ago at most, while it lives.
+
+    For another process, such as a metrics exporter: it opens nothing of the store but this file, and does not hold the
+    event loop. NotAStoreError if nothing was published, or by a chunk store; CorruptionError for a damaged file.
+    """
+    stats, process, published_ms = await read_published(path, Stats)
+    return PublishedStats(stats=stats, process=process, published_ms=published_ms)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from sarpstore import _format as fmt
 from sarpstore._checkpoint import CheckpointHead, NamespaceEntry, PartitionLoader, named_slots, steps_by_partition
+from sarpstore._chunks.recover import holds_chunks
 from sarpstore._clock import monotonic_ms
 from sarpstore._compaction import FileLedger
 from sarpstore._directory import Directory, DivergenceDirectory, PostingsDirectory
@@ -332,6 +333,8 @@ async def _find(folder: Folder, scheduler: Scheduler, options: Options) -> Recov
     if found is None:
         if options.read_only or not options.create:
             raise NotAStoreError(f"{folder.path} holds no store, and none is to be made")
+        if holds_chunks(folder.names()):
+            raise NotAStoreError(f"{folder.path} holds a chunk store, which sarpstore.open_chunks opens")
         shape = Shape.new(options)
         facts = Facts(Removals(options.markers_max, options.counts_max, options.holders_max))
         found = Recovered(shape, make_directory(shape), None, np.empty(0, CHANGE_DTYPE), facts, LogEnd(), [])

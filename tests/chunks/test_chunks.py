@@ -415,7 +415,10 @@ async def test_a_store_of_the_other_kind_is_not_taken_for_one(tmp_path):
         await chunks_in(tmp_path / "index")
     async with chunks_in(tmp_path / "chunks"):
         pass
-    assert not os.path.exists(tmp_path / "chunks" / "stats")
+    names = sorted(os.listdir(tmp_path / "chunks"))
+    with pytest.raises(sarpstore.NotAStoreError, match="holds a chunk store"):
+        await sarpstore.open(tmp_path / "chunks")
+    assert sorted(os.listdir(tmp_path / "chunks")) == names
 
 
 async def test_a_real_folder_with_its_own_reads(tmp_path):
