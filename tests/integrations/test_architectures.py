@@ -218,3 +218,43 @@ async def test_a_store_that_fails_costs_its_hits_alone(caplog: pytest.LogCapture
     assert reuse.store_failures == 3
     assert "served without it" in caplog.text
     assert kept == {}
+
+
+OPEN_GATE = hf.GateReport(passed=True, round_trip=0, round_trip_max=0, moved_kl=0, moved_kl_max=1, moved_top1=1, why="")
+
+
+async def test_the_store_is_told_what_each_request_used_and_how_far_its_answer_was() -> None:
+    reuse = reuse_of(made("llama"))
+    chunks: Any = reuse._chunks
+    generator = hf.ChunkedGenerator(reuse, gate=OPEN_GATE, shadow=hf.Shadow(share=1.0, kl_max=1e9))
+    prompt = [*SYSTEM, *FIRST, *ASKED]
+    first = await generator.generate(prompt, new_tokens_max=2)
+    assert chunks.used == []  # all of it was computed
+    second = await generator.generate(prompt, new_tokens_max=2)
+    assert chunks.used == [(second.prefill.hit_tokens, 0)] == [(len(SYSTEM) + len(FIRST), 0)]
+    # Of what is computed again, tokens that this very request has computed do not count.
+    both = await generator.generate([*SYSTEM, *FIRST, *SECOND, *ASKED], fixup=hf.FixUp("first-k", first=3))
+    assert both.prefill.fixed_tokens == 6
+    assert chunks.used[1:] == [(len(SYSTEM) + len(FIRST), 3)]
+    await generator.generate(prompt, fixup="full")
+    assert len(chunks.used) == 2
+    assert chunks.drift == [first.kl, second.kl, both.kl]
+
+
+async def test_a_store_that_cannot_be_told_harms_no_request(caplog: pytest.LogCaptureFixture) -> None:
+    reuse = reuse_of(made("llama"))
+    generator = hf.ChunkedGenerator(reuse, gate=OPEN_GATE, shadow=hf.Shadow(share=1.0, kl_max=1e9))
+    prompt = [*SYSTEM, *FIRST, *ASKED]
+    before = [await generator.generate(prompt, new_tokens_max=2) for _ in range(2)][-1]
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise sarpstore.ClosedError("it is closed")
+
+    chunks: Any = reuse._chunks
+    calls = {"plan": chunks.plan, "load": chunks.load, "put": chunks.put}
+    reuse._chunks = type("Closed", (), {**calls, "note_use": fails, "note_drift": fails})()
+    after = await generator.generate(prompt, new_tokens_max=2)
+    assert (after.tokens, after.prefill.hit_tokens) == (before.tokens, before.prefill.hit_tokens)
+    assert reuse.store_failures == 2
+    assert "note_use failed" in caplog.text
+    assert "note_drift failed" in caplog.text

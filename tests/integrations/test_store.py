@@ -48,8 +48,10 @@ async def test_a_prompt_hits_the_second_time_and_after_reopening(
     found = []
     for _ in range(2):
         async with sarpstore.open_chunks(tmp_path / "chunks", **options) as chunks:
-            found += await answers(model, chunks, builder)
+            own = await answers(model, chunks, builder)
             assert not chunks._computing
+            assert chunks.stats().used_tokens == sum(each.prefill.hit_tokens for each in own)
+            found += own
     assert [each.tokens for each in found] == [expected[0].tokens] * 4
     hits = [each.prefill.hit_tokens for each in found]
     assert hits == [0, *[expected[1].prefill.hit_tokens] * 3]

@@ -16,7 +16,8 @@ from click.testing import CliRunner, Result
 from sarpstore_tools import stats as stats_module
 from sarpstore_tools.specreader.structures import Statistics
 from sarpstore_tools.stats import stats
-from sarpstore_tools.statsview import GROUPS, Growth, growth_between, meaning_table
+from sarpstore_tools.statstables import Growth, growth_between, meaning_table
+from sarpstore_tools.statsview import GROUPS, meanings
 from spec_writer import StoreWriter
 
 import sarpstore
@@ -130,7 +131,8 @@ def sample(process: int, time_ms: int, **values: object) -> Statistics:
 
 def shown(values: dict[str, object], growth: Growth | None = None, age: float | None = None) -> dict[str, list[str]]:
     """The rows of the table of meanings: what → [overall, since the last]."""
-    columns = [list(map(str, column.cells)) for column in meaning_table(values, growth, age).columns]
+    table = meaning_table(meanings(values, growth, age), watched=growth is not None)
+    columns = [list(map(str, column.cells)) for column in table.columns]
     return {what: [overall, since] for what, overall, since in zip(*columns, strict=True)}
 
 

@@ -149,6 +149,8 @@ def _items(store: Path, name: str | None, wanted: Wanted) -> Iterator[Item]:
 
 def _all_items(store: Path, name: str | None, wanted: Wanted) -> Iterator[Item]:
     """Of a store of either kind, or of one of its files."""
+    if name == "stats":
+        return _stats_items(store)
     if holds_chunks(store):
         return store_items(store, name, wanted.records, wanted.chunks)
     folder = list_folder(store)
@@ -163,8 +165,6 @@ def _file_items(folder: Folder, name: str, wanted: Wanted) -> Iterator[Item]:
         yield from _images_items(folder, int(name[:16], 16), wanted)
     elif kind == "checkpoint":
         yield from _head_items(folder, int(name[:16], 16))
-    else:
-        yield from _stats_items(folder)
 
 
 def _store_items(folder: Folder, wanted: Wanted) -> Iterator[Item]:
@@ -290,9 +290,9 @@ def _image_items(name: str, offset: int, image: Image, routing: int, wanted: Wan
         yield {"kind": "entry", "file": name, "offset": where, **entry_item(row, routing)}
 
 
-def _stats_items(folder: Folder) -> Iterator[Item]:
+def _stats_items(store: Path) -> Iterator[Item]:
     try:
-        statistics = parse_statistics(read_whole(folder.path / "stats"))
+        statistics = parse_statistics(read_whole(store / "stats"))
         yield {"kind": "statistics", "file": "stats", **statistics_item(statistics)}
     except DamagedError as error:
         yield _error("stats", 0, error.meaning)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
@@ -12,11 +13,15 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from . import chunkview, statsview
 from .specreader.faults import DamagedError
 from .specreader.folder import read_whole
 from .specreader.store import is_alive
 from .specreader.structures import Statistics, parse_statistics
-from .statsview import Growth, checkpoint_age, counters_table, growth_between, meaning_table
+from .statstables import Growth, counters_table, growth_between, meaning_table, printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _OVERDUE_SECONDS: Final = 5.0  # a writer publishes each second
 
@@ -29,7 +34,7 @@ _OVERDUE_SECONDS: Final = 5.0  # a writer publishes each second
     "--interval", default=1.0, show_default=True, type=click.FloatRange(min=0.05), help="Seconds between samples."
 )
 def stats(store: Path, as_json: bool, watch: bool, interval: float) -> None:
-    """Show the statistics that the process writing STORE publishes each second.
+    """Show the statistics that the process writing STORE, an index or a chunk store, publishes each second.
 
     Exit status: 0, or 2 if there are none.
     """
@@ -37,9 +42,9 @@ def stats(store: Path, as_json: bool, watch: bool, interval: float) -> None:
     if as_json:
         _json(store, sample, watch, interval)
     elif watch:
-        _watch(store, sample, interval)
+        _watch(store, _flattened(sample), interval)
     else:
-        Console().print(_view(store, sample))
+        Console().print(_view(store, _flattened(sample)))
 
 
 def _read(store: Path) -> Statistics:
@@ -57,6 +62,11 @@ def _read_again(store: Path, before: Statistics) -> Statistics:
         return parse_statistics(read_whole(store / "stats"))
     except DamagedError:
         return before
+
+
+def _flattened(sample: Statistics) -> Statistics:
+    """For the tables: each counter beside the others."""
+    return replace(sample, values=chunkview.flattened(sample.values))
 
 
 def _age_seconds(sample: Statistics) -> float:
@@ -84,7 +94,7 @@ def _watch(store: Path, sample: Statistics, interval: float) -> None:
         try:
             while True:
                 time.sleep(interval)
-                newer = _read_again(store, sample)
+                newer = _flattened(_read_again(store, sample))
                 if newer.time_ms != sample.time_ms:
                     growth, sample = growth_between(sample, newer), newer
                 live.update(_live(store, sample, growth), refresh=True)
@@ -94,13 +104,22 @@ def _watch(store: Path, sample: Statistics, interval: float) -> None:
 
 def _view(store: Path, sample: Statistics) -> Group:
     """All counters, and what they mean."""
-    table = meaning_table(sample.values, None, checkpoint_age(store))
-    return Group(*_title(store, sample), counters_table(sample.values), Text(), table)
+    groups = chunkview.GROUPS if chunkview.is_of_chunks(sample.values) else statsview.GROUPS
+    counters = counters_table(sample.values, groups)
+    return Group(*_title(store, sample), counters, Text(), _meanings(store, sample, None))
 
 
 def _live(store: Path, sample: Statistics, growth: Growth | None) -> Group:
     """What they mean, and what changes."""
-    return Group(*_title(store, sample), meaning_table(sample.values, growth, checkpoint_age(store)))
+    return Group(*_title(store, sample), _meanings(store, sample, growth))
+
+
+def _meanings(store: Path, sample: Statistics, growth: Growth | None) -> Table:
+    if chunkview.is_of_chunks(sample.values):
+        rows = chunkview.meanings(sample.values, growth)
+    else:
+        rows = statsview.meanings(sample.values, growth, statsview.checkpoint_age(store))
+    return meaning_table(rows, watched=growth is not None)
 
 
 def _title(store: Path, sample: Statistics) -> list[Text]:
@@ -117,5 +136,5 @@ def _title(store: Path, sample: Statistics) -> list[Text]:
         lines.append(Text(f"writing process {sample.process} is running; published {age:.1f} s ago", style="green"))
     failed = sample.values.get("failed")
     if failed:
-        lines.append(Text(f"WRITES HAVE STOPPED: {failed}", style="bold red"))
+        lines.append(Text(f"WRITES HAVE STOPPED: {printable(failed)}", style="bold red"))
     return lines

@@ -169,6 +169,7 @@ class ChunkedGenerator:
         if prefill.rung != "full" and self._shadow.chosen():
             kl = await self._reuse.with_model(self._shadowed, prompt, answer, logits)
             self._shadow.note(kl)
+            self._reuse.note_drift(kl)
         return Answer(tokens=answer, prefill=prefill, kl=kl)
 
     def _count(self, prefill: Prefilled) -> None:

@@ -95,6 +95,7 @@ class _Work:
     conditioned: bool
     adapter: str
     fixed: int = 0
+    fixed_hits: int = 0
     computed: int = 0
     missing: list[_Missing] = field(default_factory=list)
 
@@ -197,6 +198,7 @@ class Reuse:
                     return await _in_thread(full_prefill, self.model, prompt)
                 cache, logits = await _in_thread(self._computed, work, wanted, 0 if all_logits else 1)
                 seconds = time.perf_counter() - began
+                self._note_use(work)
                 for each in work.missing:
                     await self._stored("put", self._chunks.put(each.span, each.keys, each.values))
         missed = sum(each.span.end - each.span.begin for each in work.missing)
@@ -216,6 +218,24 @@ class Reuse:
         """`call(*arguments)` in a thread, while no request uses the model."""
         async with self._turn:
             return await _in_thread(call, *arguments)
+
+    def note_drift(self, kl: float) -> None:
+        """Tell the store how far an answer was from that of a full prefill: mean KL(full || reused) in nats."""
+        self._told("note_drift", lambda: self._chunks.note_drift(kl))
+
+    def _note_use(self, work: _Work) -> None:
+        """Tell the store what it was good for, if it was."""
+        hits = sum(span.end - span.begin for span in work.spans if span.hit)
+        if hits:
+            self._told("note_use", lambda: self._chunks.note_use(tokens=hits, recomputed=work.fixed_hits))
+
+    def _told(self, name: str, call: Callable[[], None]) -> None:
+        """A call that only counts: whatever the store says to it, even that it was closed, harms no request."""
+        try:
+            call()
+        except sarpstore.SarpError as error:
+            self.store_failures += 1
+            _log.warning("chunks: %s failed: %s", name, error)
 
     def _check(self, wanted: FixUp) -> None:
         if not wanted.recomputes:
@@ -266,6 +286,8 @@ class Reuse:
         places = self._places(work, wanted)
         recompute(self.model, work.tokens[: work.question], work.kv, places)
         work.fixed = len(places)
+        loaded = [(places >= span.begin) & (places < span.end) for span in work.spans if span.hit]
+        work.fixed_hits = sum(int(own.sum()) for own in loaded)
         work.computed += work.fixed
         if wanted.rung == "deviation":
             work.computed += work.question * LAYERS_COMPARED // self.layout.layers

@@ -65,6 +65,10 @@ class MemoryChunks:
     delimiters: tuple[int, ...]
     held: dict[bytes, tuple[Any, Any]] = field(default_factory=dict)
     puts: int = 0
+    used: list[tuple[int, int]] = field(default_factory=list)
+    """(tokens of hits, those of them computed again) of each request."""
+    drift: list[float] = field(default_factory=list)
+    """Of each request that was compared, in nats."""
 
     async def plan(
         self, tokens: Sequence[int], *, conditioning: bytes = b"", salt: bytes = b"", adapter: str = ""
@@ -103,6 +107,14 @@ class MemoryChunks:
         self.held[span.key] = (keys_unrotated.copy(), values.copy())
         self.puts += 1
         return True
+
+    def note_use(self, *, tokens: int, recomputed: int = 0) -> None:
+        """A request used hits of so many tokens, of which some were computed again."""
+        self.used.append((tokens, recomputed))
+
+    def note_drift(self, nats: float) -> None:
+        """A request was compared with a full prefill."""
+        self.drift.append(nats)
 
     def _turned(self, keys: np.ndarray[Any, Any], span: MemorySpan) -> np.ndarray[Any, Any]:
         tensor = torch.from_numpy(keys)

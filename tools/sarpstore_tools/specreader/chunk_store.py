@@ -10,7 +10,7 @@ from .check_chunks import check_entries, check_payloads
 from .chunk_files import read_chunks
 from .faults import Fault, Faults
 from .folder import NotAStoreError, list_chunks
-from .store import verify_twice
+from .store import check_stats, verify_twice
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,13 +60,14 @@ def _verify_once(path: Path, payloads: bool) -> ChunksReport:
     check_entries(files, faults)
     held = files.held()
     taken = check_payloads(files, held, faults, quick=not payloads)
+    stats_bytes = check_stats(path, files.uuid, faults) if folder.has_stats else 0
     return ChunksReport(
         [fault for fault in faults.found if not fault.is_note],
         [fault for fault in faults.found if fault.is_note],
-        len(folder.tables) + len(folder.entries) + len(folder.regions),
+        len(folder.tables) + len(folder.entries) + len(folder.regions) + folder.has_stats,
         len(files.standing()),
         held,
-        files.bytes_read + taken,
+        files.bytes_read + taken + stats_bytes,
         folder.disk_bytes,
         files.table.bytes_max if files.table else 0,
     )

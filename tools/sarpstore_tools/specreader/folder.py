@@ -75,6 +75,7 @@ class ChunkFolder:
     regions: tuple[int, ...]
     entries: tuple[int, ...]
     tables: tuple[int, ...]
+    has_stats: bool
     disk_bytes: int
     """Pages of all files but `LOCK`, and one of the folder."""
 
@@ -95,7 +96,7 @@ def list_chunks(path: Path) -> ChunkFolder | None:
     if not (numbers["entries"] or numbers["chunks"]):
         return None
     taken = PAGE_BYTES + sum(-(-_size(path / name) // PAGE_BYTES) * PAGE_BYTES for name in names if name != "LOCK")
-    return ChunkFolder(path, numbers["region"], numbers["entries"], numbers["chunks"], taken)
+    return ChunkFolder(path, numbers["region"], numbers["entries"], numbers["chunks"], "stats" in names, taken)
 
 
 def _names(path: Path) -> list[str]:

@@ -7,13 +7,13 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from .accept import Log, accept
+from .accept import accept
 from .changes import Changes
 from .check_checkpoint import check_heads, read_heads
 from .check_records import check_records
 from .faults import DamagedError, Fault, Faults
 from .files import close_logs, open_logs
-from .folder import Folder, list_folder, read_whole, signature
+from .folder import list_folder, read_whole, signature
 from .removed import Removed
 from .structures import SARP, Head, parse_statistics
 
@@ -92,7 +92,8 @@ def _verify_once(path: Path, compare: bool) -> Report:
         image_bytes = check_heads(folder, heads, log, changes, removed, faults, compare)
     finally:
         close_logs(files)
-    stats_bytes = _check_stats(folder, log, faults)
+    uuid = log.header.options.uuid if log.header else None
+    stats_bytes = check_stats(folder.path, uuid, faults) if folder.has_stats else 0
     head_bytes = sum(head.length for head in heads)
     return Report(
         [fault for fault in faults.found if not fault.is_note],
@@ -113,17 +114,15 @@ def _own_heads(heads: list[Head], files: list[LogFile]) -> list[Head]:
     return [head for head in heads if uuid in (None, head.uuid)]
 
 
-def _check_stats(folder: Folder, log: Log, faults: Faults) -> int:
-    """The statistics file, and its size. No fsync covers it: a power cut may leave an empty one."""
-    if not folder.has_stats:
-        return 0
+def check_stats(path: Path, uuid: bytes | None, faults: Faults) -> int:
+    """The statistics file of a store of either kind, and its size. No fsync covers it: a power cut may empty it."""
     try:
-        data = read_whole(folder.path / "stats")
+        data = read_whole(path / "stats")
         if not any(data):
             faults.torn("stats", 0, "holds nothing: a power cut may leave that")
             return len(data)
         statistics = parse_statistics(data)
-        if log.header and statistics.uuid != log.header.options.uuid:
+        if uuid is not None and statistics.uuid != uuid:
             faults.warning("stats", 16, "uuid", "the statistics are those of another store")
         return len(data)
     except DamagedError as error:
