@@ -158,9 +158,9 @@ async def test_what_a_power_cut_leaves_of_statistics_is_no_damage_and_goes(mode,
         for number in range(30):
             await fill(chunks, [number % 6])
             images.append(folder.crash(number, mode))
-    left = images[0].reopen().create("stats.tmp")
-    left.write(0, b"half")
-    left.close()
+    first = images[0].reopen()
+    if "stats.tmp" not in first.names():
+        first.create("stats.tmp").close()
     for image in images:
         async with chunks_in(image) as chunks:
             assert not chunks._opened.found.damage
