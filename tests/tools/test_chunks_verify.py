@@ -139,7 +139,8 @@ async def test_crash_images_are_clean_and_hold_what_the_engine_finds(tmp_path, m
             await task
     for at, image in enumerate(cuts):
         path = written(image, tmp_path / str(at))
-        assert verify_chunks(path).faults == []
+        # Statistics are never synced: the medium may show noise in their place, which is warned of.
+        assert not [fault for fault in verify_chunks(path).faults if fault.file != "stats"]
         assert not await differs(path)
 
 

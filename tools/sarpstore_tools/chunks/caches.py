@@ -27,7 +27,8 @@ class Cache(Protocol):
     hit_tokens: int
     written_bytes: int
     misses: Counter[str]
-    """Tokens by cause: "new", "evicted", "not admitted"."""
+    """Tokens by cause: "new", "evicted", "not admitted". Of the others a trace has none: its documents are never cut
+    at another boundary, and nothing damages them."""
 
     def request(self, trace: Trace, request: Request) -> None:
         """Look up, and put what missed."""
