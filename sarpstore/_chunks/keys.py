@@ -29,7 +29,7 @@ def delimiters_of(ids: Iterable[int]) -> npt.NDArray[np.uint32]:
     values = list(ids)
     if not values or not all(isinstance(v, int) and not isinstance(v, bool) and 0 <= v <= _TOKEN_MAX for v in values):
         raise OptionError(f"delimiters={ids!r}: must be token ids, at least one")
-    return np.unique(np.array(values, np.uint32))
+    return np.array(sorted(set(values)), np.uint32)
 
 
 def split(tokens: npt.NDArray[np.uint32], delimiters: npt.NDArray[np.uint32]) -> list[tuple[int, int]]:

@@ -137,7 +137,8 @@ class ChunksOpening:
 
 
 def _recover(folder: CountedFolder, scheduler: Scheduler, options: ChunkOptions) -> Opened:
-    found = find(folder)
+    sizes = folder.survey()
+    found = find(folder, sizes)
     if found is None:
         found = _new(folder, options)
     table = found.table
@@ -147,7 +148,6 @@ def _recover(folder: CountedFolder, scheduler: Scheduler, options: ChunkOptions)
         raise MismatchError("region_bytes", table.region_bytes, options.region_bytes, folder.path)
     bytes_max = options.bytes_max or table.bytes_max
     metadata, regions_max = _shares(bytes_max, table.region_bytes)
-    folder.survey()
     direct = reads_direct(folder, options.direct_io)
     files = RegionFiles(folder, table.uuid, found.entries, direct=direct)
     files.clean(found.remains, found.torn)
@@ -157,7 +157,7 @@ def _recover(folder: CountedFolder, scheduler: Scheduler, options: ChunkOptions)
         _note_bounds(files, found, bytes_max)
     opened = Opened(folder, scheduler, files, found, bytes_max, regions_max, metadata, 0.0)
     for number in sorted(found.entries.keys() - found.closed, reverse=True)[:_OPEN_AGAIN_MAX]:
-        size = rounded(folder.size(region_name(number)))
+        size = rounded(sizes[region_name(number)])
         if size < table.region_bytes and _may_grow(folder, number, table.uuid):
             opened.open_again[number] = size
     return opened

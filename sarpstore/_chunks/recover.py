@@ -65,9 +65,12 @@ def holds_chunks(names: list[str]) -> bool:
     return any(fmt.numbered(names, suffix) for suffix in (CHUNKS_SUFFIX, ENTRIES_SUFFIX))
 
 
-def find(folder: Folder) -> Found | None:
-    """What the chunk store in the folder holds; None if it holds none. CorruptionError: nothing says whose it is."""
-    names = folder.names()
+def find(folder: Folder, sizes: dict[str, int]) -> Found | None:
+    """What the chunk store in the folder, with files of these sizes, holds; None if it holds none.
+
+    CorruptionError: nothing says whose it is.
+    """
+    names = list(sizes)
     if not holds_chunks(names):
         return None
     damage: list[str] = []
@@ -83,9 +86,9 @@ def find(folder: Folder) -> Found | None:
     late: list[Chunk] = []
     for number in entries:
         if number in regions:
-            late += _read_entries(folder, number, lengths.get(number, 0), found)
+            late += _read_entries(folder, number, sizes[entries_name(number)], lengths.get(number, 0), found)
         else:
-            if folder.size(entries_name(number)) > ENTRIES_HEADER_BYTES:  # or a crash came while it was made
+            if sizes[entries_name(number)] > ENTRIES_HEADER_BYTES:  # or a crash came while it was made
                 found.damage.append(f"{region_name(number)} is gone, and its entries are there")
             found.remains.append(entries_name(number))
     late.sort(key=lambda chunk: chunk.sequence)
@@ -137,9 +140,9 @@ def _read(folder: Folder, name: str) -> memoryview:
         file.close()
 
 
-def _read_entries(folder: Folder, number: int, known: int, found: Found) -> list[Chunk]:
+def _read_entries(folder: Folder, number: int, size: int, known: int, found: Found) -> list[Chunk]:
     """The entries behind what the table knows of the file."""
-    name, size = entries_name(number), folder.size(entries_name(number))
+    name = entries_name(number)
     if known and size == known:
         found.entries[number] = size
         return []

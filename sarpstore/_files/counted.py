@@ -56,10 +56,12 @@ class CountedFolder(ForwardingFolder):
         self.bytes_highest = _PAGE
         """The most that they have been."""
 
-    def survey(self) -> None:
-        """Count what is there."""
-        for name in self.inner.names():
-            self._resize(self._entry(name), self.inner.size(name))
+    def survey(self) -> dict[str, int]:
+        """Count what is there; the sizes of all files."""
+        sizes = self.inner.sizes()
+        for name, size in sizes.items():
+            self._resize(self._entry(name), size)
+        return sizes
 
     def bytes_of(self, suffix: str) -> int:
         """Bytes of the files whose names end with a suffix, those that have yet to get their name included."""

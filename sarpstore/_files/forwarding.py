@@ -74,6 +74,9 @@ class ForwardingFolder:
     def size(self, name: str) -> int:
         return self.inner.size(name)
 
+    def sizes(self) -> dict[str, int]:
+        return self.inner.sizes()
+
     def create(self, name: str) -> File:
         return self.inner.create(name)
 

@@ -78,6 +78,9 @@ class Folder(Protocol):
     def size(self, name: str) -> int:
         """The size of a file that need not be open; a StorageError with ENOENT where there is none of that name."""
 
+    def sizes(self) -> dict[str, int]:
+        """The sizes of all files by name, without the lock file: cheaper than one by one. Folders are no files."""
+
     def create(self, name: str) -> File:
         """Create a file for reading and writing; a StorageError with EEXIST where the name is taken."""
 

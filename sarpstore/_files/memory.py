@@ -179,6 +179,10 @@ class MemoryFolder:
         with self._open_disk() as disk:
             return len(self._content(disk, "stat", name).now)
 
+    def sizes(self) -> dict[str, int]:
+        with self._open_disk() as disk:
+            return {name: len(disk.names[name].now) for name in sorted(disk.names)}
+
     def create(self, name: str) -> MemoryFile:
         with self._open_disk() as disk:
             if name in disk.names:

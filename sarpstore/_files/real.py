@@ -196,6 +196,10 @@ class RealFolder:
             raise StorageError.of("stat", self._of(name), errno.EINVAL)
         return found.st_size
 
+    def sizes(self) -> dict[str, int]:
+        with self._listing:
+            return dict(sorted(self._descriptor.call("list", _scan).items()))
+
     def create(self, name: str) -> RealFile:
         return self._open("create", name, _CREATE)
 
@@ -291,6 +295,11 @@ os.register_at_fork(after_in_child=_forget_locks)
 
 def _storage_error(operation: str, path: str, error: OSError) -> StorageError:
     return StorageError.of(operation, path, error.errno or errno.EIO)
+
+
+def _scan(fd: int) -> dict[str, int]:
+    with os.scandir(fd) as entries:
+        return {entry.name: entry.stat().st_size for entry in entries if entry.is_file() and entry.name != LOCK_NAME}
 
 
 def _read_on(fd: int, offset: int, buffers: tuple[WritableBuffer, ...], count: int) -> int:

@@ -379,3 +379,19 @@ async def test_flipped_bytes_of_one_header_copy_do_no_harm():
         async with memory_store(clone.reopen()) as store:
             assert (await store.namespace("x").match([10, 1, 2])).blocks == 3
             assert (await store.namespace("x").match([0, 1, 2])).blocks == 3
+
+
+async def test_a_folder_in_the_stores_folder_is_passed_over(tmp_path):
+    """As a file system's own lost+found, where the store has all of it."""
+    (tmp_path / "lost+found").mkdir()
+    for _ in range(2):
+        async with sarpstore.open(tmp_path, bytes_max=1 << 26) as store:
+            await store.namespace("x").insert(np.arange(16), np.zeros(1, sarpstore.LOCATION))
+            assert (await store.namespace("x").match(np.arange(16))).blocks == 1
+    layout = sarpstore.KVLayout(layers=1, kv_heads=1, head_dim=2, rope=None)
+    place = tmp_path / "chunks"
+    (place / "lost+found").mkdir(parents=True)
+    for _ in range(2):
+        options = {"fingerprint": b"x", "delimiters": (1,), "bytes_max": 8 << 20, "region_bytes": 1 << 20}
+        async with sarpstore.open_chunks(place, layout=layout, **options) as chunks:
+            (await chunks.plan([5, 1, 2])).close()

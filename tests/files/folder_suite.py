@@ -103,6 +103,9 @@ class FolderSuite(ABC):
     def test_a_file_has_a_size_without_being_opened(self, folder):
         folder.create("a").write(0, b"0123")
         assert folder.size("a") == 4
+        folder.create("b")
+        folder.lock()
+        assert folder.sizes() == {"a": 4, "b": 0}
         with pytest.raises(StorageError, match="nowhere failed") as caught:
             folder.size("nowhere")
         assert caught.value.errno == errno.ENOENT
