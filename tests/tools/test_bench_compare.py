@@ -195,6 +195,7 @@ def test_a_run_stops_at_its_time_and_at_its_limit(tmp_path):
     assert not played.done.any()
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("name", ["divergence", "divergence-length", "dict", "lmdb", "dynamo", "redis"])
 @pytest.mark.parametrize("concurrency", [1, 8])
 def test_engines_answer_as_the_oracle_does(tmp_path, name, concurrency):
@@ -223,6 +224,7 @@ def test_engines_answer_as_the_oracle_does(tmp_path, name, concurrency):
         assert found.folder_bytes > 16 * workload.blocks
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("name", ["divergence", "dict", "lmdb", "dynamo", "redis"])
 def test_engines_answer_again_from_what_they_kept(tmp_path, name):
     made = written(tmp_path / "r", (0, 20, 0, range(1, 30)))
@@ -265,6 +267,7 @@ def test_without_a_compiler_or_sources_rocksdb_is_not_available(monkeypatch, tmp
         rocks.RocksProgram().path()
 
 
+@pytest.mark.extra
 def test_dynamo_events_name_the_block_before_them():
     dynamo = pytest.importorskip("sarpstore_tools.bench.compare.dynamo")
     ids = shapes.random_ids(np.random.default_rng(0), 4)

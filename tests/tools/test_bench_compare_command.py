@@ -173,6 +173,7 @@ def test_a_comparison_is_shown_whole(tmp_path, capsys):
         assert text in out
 
 
+@pytest.mark.extra
 def test_plots_are_written(tmp_path):
     pytest.importorskip("matplotlib")
     written = plots.write_plots(comparison(tmp_path), tmp_path / "plots")

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.extra
+
 SOURCES = Path(__file__).resolve().parents[2] / "tools" / "sarpstore_tools" / "bench" / "rocks"
 COMPILER = shutil.which("c++") or shutil.which("g++")
 ALL = [(design, variant) for design in ("blockhash", "segmenthash", "radix") for variant in ("paper", "best")]

@@ -58,6 +58,7 @@ def test_every_missed_token_has_a_cause():
         assert (cache.misses["not admitted"] > 0) == (name == "chunks")
 
 
+@pytest.mark.extra
 def test_the_command_shows_figures_and_writes_plots(tmp_path):
     pytest.importorskip("matplotlib")
     out = tmp_path / "out.json"

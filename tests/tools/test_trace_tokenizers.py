@@ -41,6 +41,7 @@ def tokenizers_file(tmp_path):
     return path
 
 
+@pytest.mark.extra
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_sentencepiece_model_encodes_each_text_by_itself(sentencepiece_model):
     tokenizer = load_tokenizer(str(sentencepiece_model))
@@ -50,6 +51,7 @@ def test_a_sentencepiece_model_encodes_each_text_by_itself(sentencepiece_model):
     assert tokenizer.start.tolist() == [1]
 
 
+@pytest.mark.extra
 def test_a_tokenizers_file_encodes_each_text_by_itself(tokenizers_file):
     tokenizer = load_tokenizer(str(tokenizers_file))
     assert [tokens.tolist() for tokens in tokenizer.encode(["one read", "", "read that"])] == [[2, 3], [], [3, 1]]
@@ -70,6 +72,7 @@ def test_a_missing_library_names_the_extra(tmp_path, monkeypatch, suffix, module
         load_tokenizer(str(path))
 
 
+@pytest.mark.extra
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(("suffix", "module"), [(".model", "sentencepiece"), (".json", "tokenizers")])
 def test_a_file_that_is_no_tokenizer_is_refused(tmp_path, suffix, module):
