@@ -174,9 +174,13 @@ def _is_torn(tail: memoryview, uuid: bytes, number: int, offset: int) -> bool:
 
 
 def _raise_numbers(found: Found, entries: list[int], regions: set[int], late: list[Chunk]) -> None:
-    """Numbers are never used twice, whatever the table knows."""
+    """No number that anything names is used again, whatever the table knows.
+
+    Of a payload in several regions the last may be gone, and with it all files of its number.
+    """
     table = found.table
-    table.next_region = max([table.next_region, *(number + 1 for number in regions.union(entries))])
+    named = regions.union(entries, (extent.region for chunk in late for extent in chunk.extents))
+    table.next_region = max([table.next_region, *(number + 1 for number in named)])
     table.next_sequence = max([table.next_sequence, *(chunk.sequence + 1 for chunk in late)])
     if not found.table_read:
         ends = [extent.offset + extent.bytes for chunk in late for extent in chunk.extents]

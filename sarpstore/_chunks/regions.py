@@ -133,7 +133,11 @@ class RegionFiles:
         return len(data)
 
     def clean(self, remains: Iterable[str], torn: Iterable[int]) -> None:
-        """Remove what a crash left, and cut off what it left behind the last entry of these files."""
+        """Remove what a crash left, and cut off what it left behind the last entry of these files.
+
+        A killed process may have given files their names and not synced the folder: entries that are put into such a
+        file would be lost with its name.
+        """
         for name in [*remains, *filter(is_own_temporary, self._folder.names())]:
             self._folder.remove(name)
         for number in torn:
@@ -143,6 +147,7 @@ class RegionFiles:
                 file.sync()
             finally:
                 file.close()
+        self._folder.sync()
 
     def close(self) -> None:
         """Close all files; reads that are in progress finish first."""

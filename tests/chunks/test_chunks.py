@@ -357,6 +357,43 @@ async def test_a_power_cut_while_a_region_is_made_is_no_damage(folder, monkeypat
     assert lone > 2
 
 
+async def test_names_that_a_killed_process_had_not_synced_are_synced_before_more_is_put():
+    """Or a power cut later would lose the name of a file, and with it what was acknowledged since."""
+    folder = MemoryFolder()
+    async with chunks_in(folder):
+        pass
+    faulty = FaultyFolder(folder.reopen())
+    chunks = await chunks_in(faulty)
+    faulty.inject(Fault("sync_folder", times=None))
+    with pytest.raises(sarpstore.StorageError):
+        await fill(chunks, [1])
+    await chunks.close()
+    assert names(folder, ".entries")
+    async with chunks_in(folder) as again:
+        await fill(again, [2])
+        image = folder.crash(1, "lose")
+    async with chunks_in(image) as after:
+        assert await held(after, [1, 2]) == {2}
+
+
+async def test_a_region_that_an_entry_names_does_not_come_again():
+    """Of a payload in two regions the second, and last of all, is gone: its number is not given to another one."""
+    folder = MemoryFolder()
+    async with chunks_in(folder) as chunks:
+        with await chunks.plan(prompt(document(1, 6000))) as plan:
+            await put_all(chunks, plan)
+        last = max(chunks._opened.files.entries)
+        assert last > 1
+        image = folder.crash(1, "lose")
+    for suffix in (".entries", ".region"):
+        image.remove(f"{last:016x}{suffix}")
+    async with chunks_in(image) as chunks:
+        assert await held(chunks, [1], 6000) == set()
+        await fill(chunks, range(2, 12), 2000)
+        assert last not in chunks._opened.files.entries
+        assert max(chunks._opened.files.entries) > last
+
+
 @pytest.mark.parametrize("operation", ["write", "sync", "create", "rename"])
 async def test_after_a_failed_write_puts_stop_and_loads_go_on(operation):
     folder = FaultyFolder(MemoryFolder())
