@@ -20,6 +20,7 @@ from directory_checks import (
     pages_for,
     rows,
 )
+from effort import examples
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from kernel_views import SECRET, changes_array, twin_rows
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
 both_paths = pytest.mark.parametrize("features", sorted({0, FEATURES}))
 
 
-def deterministic(examples: int) -> settings:
+def deterministic(count: int) -> settings:
     return settings(
-        max_examples=examples,
+        max_examples=count,
         phases=[Phase.generate],  # a seed does not get simpler
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
@@ -61,7 +62,7 @@ def check_find(directory: DivergenceDirectory, twin: TwinDirectory, keys: list[i
     ("prefixes", "prefix_bits", "key_bits"), [(1, 0, 48), (3, 9, 48), (2, 5, 9), (40, 6, 2), (1, 0, 3)]
 )
 def test_random_changes_equal_the_twin(features: int, prefixes: int, prefix_bits: int, key_bits: int) -> None:
-    @deterministic(3)
+    @deterministic(examples(3))
     @given(st.integers(0, 2**32), st.sampled_from([300, 3000, 9000]))
     def run(seed: int, count: int) -> None:
         # Splitting ends at a depth of 31: entries of one key must fit a partition.

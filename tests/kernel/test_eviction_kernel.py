@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from effort import examples
 from eviction_model import FLOOR, NONE, PROBATION, TOP, Model, depth_of, kernel_levels, sweep
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,7 +41,7 @@ def kernel_match(model: Model, ids: tuple[bytes, ...], holder: int = 0, namespac
     return int(queries.c[0].matched)
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(_STEPS, st.sampled_from([(0,), (1, 2, 4, 4, 4, 4)]))
 def test_whole_levels_leave_the_longest_prefix(steps: list[tuple[object, int]], layout: tuple[int, ...]) -> None:
     model = model_of(layout, 166, 8)
@@ -69,7 +70,7 @@ def evict_and_expect(model: Model, level: int) -> None:
         assert kernel_match(model, *path) == length
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(_STEPS)
 def test_a_level_that_is_split_by_file_leaves_true_answers(steps: list[tuple[object, int]]) -> None:
     model = model_of((0,), 42, 8)

@@ -1,15 +1,15 @@
 """The kernel's directory, matching and insertion against the Python twin and a dict; and hostile pages.
 
-SARPSTORE_EXAMPLES sets the number of runs of each kind; `python -m fuzz.directory` is the same for long runs.
+`python -m fuzz.directory` is the same for long runs.
 """
 
 from __future__ import annotations
 
-import os
 import random
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kernel_machine import Machine
@@ -24,14 +24,13 @@ from sarpstore._kernel import FEATURES, ffi, lib
 from sarpstore._kernel.twin_directory import SegmentChange
 from sarpstore._log.pages import Pages
 
-EXAMPLES = int(os.environ.get("SARPSTORE_EXAMPLES", "60"))
 SETUP = Setup((0,), 14, 8, 64, 4096, scalar=False)
 both_paths = pytest.mark.parametrize("features", sorted({0, FEATURES}))
 
 
-def deterministic(examples: int) -> settings:
+def deterministic(count: int) -> settings:
     return settings(
-        max_examples=examples,
+        max_examples=count,
         suppress_health_check=list(HealthCheck),
     )
 
@@ -39,7 +38,7 @@ def deterministic(examples: int) -> settings:
 @pytest.mark.parametrize("collide", [False, True], ids=["", "equal keys"])
 @pytest.mark.parametrize("damage", [False, True], ids=["", "damage"])
 def test_kernel_twin_and_dict_agree(damage: bool, collide: bool) -> None:
-    @deterministic(EXAMPLES)
+    @deterministic(examples(60))
     @given(runs(damage=damage, collide=collide))
     def run(drawn: tuple[Setup, list[Operation]]) -> None:
         setup, operations = drawn

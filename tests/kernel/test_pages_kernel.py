@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_machine import Machine
@@ -85,7 +86,7 @@ def test_the_cache_equals_a_model(capacity: int, keys: str) -> None:
     rng = random.Random(capacity)
     pool = colliding(new_cache(capacity), few) if keys == "colliding" else [rng.getrandbits(34) for _ in range(few)]
 
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(operations(pool))
     def run(sequence: list[tuple[bool, int]]) -> None:
         pages, model = new_cache(capacity), Clock(capacity)

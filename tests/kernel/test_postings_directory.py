@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_views import SECRET
@@ -71,7 +72,7 @@ def elements(directory: PostingsDirectory) -> set[tuple[int, ...]]:
 
 
 @both_paths
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(seed=st.integers(0, 2**32))
 def test_changes_do_what_the_twin_does_and_again_nothing(features: int, seed: int) -> None:
     rng = random.Random(seed)

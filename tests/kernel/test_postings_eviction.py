@@ -6,6 +6,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from effort import examples
 from eviction_model import NONE, PROBATION, TOP, depth_of, sweep
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -135,7 +136,7 @@ class Model:
 
 
 @pytest.mark.parametrize("setup", SETUPS, ids=range(len(SETUPS)))
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(st.integers(0, 2**32))
 def test_levels_and_evictions_follow_the_model(setup: Setup, seed: int) -> None:
     rng, model, known = random.Random(seed), Model(setup), [""]

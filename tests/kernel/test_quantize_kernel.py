@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import rope_twin
+from effort import examples
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
@@ -93,7 +94,7 @@ def planes(draw):
 @pytest.mark.parametrize("kind", KINDS)
 def test_codes_are_the_twins_on_every_path_and_no_further_from_what_was_put_than_is_said(kind):
     @seed(0)
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=examples(300), deadline=None)
     @given(planes())
     def check(drawn):
         dtype, stored = drawn

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_views import UUID
@@ -266,7 +267,7 @@ def finish(model: Model, rng: random.Random) -> None:
     assert model.closed == []
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(st.lists(operations, max_size=80), st.integers(1, 9), st.integers(1, 6), st.integers(0, 2**32))
 def test_the_table_equals_a_model(sequence: list[Any], depth: int, coalesce: int, seed: int) -> None:
     rng = random.Random(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -76,7 +77,7 @@ def retire(removals: Removals, position: int, at_once: int) -> int:
 
 
 @given(st.lists(operations, max_size=40))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_table_of_marks_is_a_dictionary(run: list[tuple]) -> None:
     removals = Removals(LIMIT, 0, 4)
     for holder in range(3):

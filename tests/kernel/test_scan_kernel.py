@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kernel_machine import Machine
@@ -321,7 +322,7 @@ def test_two_commit_records_in_a_page(small: Log) -> None:
     assert (len(found.commits), found.damaged) == (1, [position_at(at + 64)])
 
 
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(300), suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_hostile_fields_under_valid_checksums(data: st.DataObject) -> None:
     machine, log = hostile_base()
