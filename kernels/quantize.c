@@ -160,7 +160,7 @@ static void decode_plane(const shape *s, const float *table, const float *scales
 
 /* --- all of them */
 
-/* Whether these are rows of that shape; bytes of a row, 0 where there is none. */
+/* Whether the shape is one, and these are rows of it. */
 static int fits(const shape *s, const sarp_rows *rows, const void *scales, const void *codes) {
     if (s->dtype < SARP_ROPE_FLOAT32 || s->dtype > SARP_ROPE_BFLOAT16) return 0;
     if (s->kind != SARP_CODES_INT8 && s->kind != SARP_CODES_FP8) return 0;

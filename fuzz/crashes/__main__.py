@@ -33,7 +33,7 @@ from sarpstore import _format as fmt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PROFILES: Final = {"ci": (3_000, 20261130), "night": (1_000_000, None)}
+PROFILES: Final = {"ci": (4_000, 20261130), "night": (1_000_000, None)}
 """Images, and the seed, where it is always the same."""
 INTERRUPTED: Final = {"cancel": "task cancelled", "close": "store closed beside"}
 

@@ -33,7 +33,7 @@ _ALIGNED_FROM: Final = 1 << 20
 
 
 def target_of(layout: KVLayout, plan: Plan, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
-    """Where a plan's KV goes: `out`, or a new array. InputError: `out` is of another shape or dtype."""
+    """Where a plan's KV goes: `out`, or a new array. InputError: nothing of that shape and dtype can go to `out`."""
     shape, dtype = layout.shape(plan.tokens), layout.numpy_dtype
     if out is None:
         size = int(np.prod(shape)) * dtype.itemsize
@@ -43,6 +43,10 @@ def target_of(layout: KVLayout, plan: Plan, out: npt.NDArray[Any] | None) -> npt
     if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != dtype:
         found = f"{out.shape} of {out.dtype}" if isinstance(out, np.ndarray) else type(out).__name__
         raise InputError(f"out: {found}, not {shape} of {dtype}")
+    # Rows are written in one piece each, wherever they stand.
+    apart = all(stride >= shape[-1] * dtype.itemsize for stride, size in zip(out.strides, shape[:-1]) if size > 1)
+    if not out.flags.writeable or (out.size and (out.strides[-1] != dtype.itemsize or not apart)):
+        raise InputError(f"out: it is read-only, or with strides {out.strides} its rows are in pieces or overlap")
     return out
 
 
@@ -70,7 +74,7 @@ async def read_payload(scheduler: Scheduler, files: RegionFiles, chunk: Chunk) -
 
 
 class Loads:
-    """The loads of one store. A span whose payload can't be loaded gets its `why`, and stays for the store to count."""
+    """The loads of one store. Spans stay as they are: what could not be loaded is the store's to count."""
 
     def __init__(self, layout: KVLayout, scheduler: Scheduler, files: RegionFiles, held: Held) -> None:
         self._layout = layout

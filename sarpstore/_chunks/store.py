@@ -170,7 +170,8 @@ class Chunks:
         out: Where to write instead of a new array, of that shape and the layout's `numpy_dtype`.
 
         Raises:
-            InputError: `out` is of another shape or dtype.
+            InputError: `out` is of another shape or dtype, or read-only, or its rows of head_dim elements are not in
+                one piece each.
         """
         self._check()
         target = target_of(self._layout, plan, out)

@@ -95,3 +95,24 @@ async def test_a_damaged_code_is_a_miss():
         with await chunks.plan(prompt(document(1))) as plan:
             await chunks.load(plan)
             assert plan.spans[0].why == "damaged"
+
+
+@pytest.mark.parametrize("payload", ["exact", "int8"])
+async def test_an_array_whose_rows_cannot_be_written_is_refused_and_left_alone(payload):
+    layout = replace(EXACT, payload=payload)
+    async with chunks_in(MemoryFolder(), layout) as chunks:
+        with await chunks.plan(prompt(document(1))) as plan:
+            await put_all(chunks, plan, layout)
+        with await chunks.plan(prompt(document(1))) as plan:
+            *most, head_dim = layout.shape(plan.tokens)
+            whole = np.zeros((*most, 2 * head_dim), np.uint16)
+            read_only = np.zeros((*most, head_dim), np.uint16)
+            read_only.flags.writeable = False
+            one_row = np.lib.stride_tricks.as_strided(whole, (*most, head_dim), (0, 0, 0, 0, 2))
+            for out in (whole[..., ::2], whole[:, :, :, ::-1, :head_dim], read_only, one_row):
+                with pytest.raises(sarpstore.InputError, match="out: it is read-only"):
+                    await chunks.load(plan, out)
+            assert not whole.any()
+            assert not read_only.any()
+            assert (await chunks.load(plan, whole[..., :head_dim])).any()
+            assert not whole[..., head_dim:].any()

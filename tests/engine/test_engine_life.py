@@ -41,7 +41,7 @@ from sarpstore._directory import Evicted
 from sarpstore._engine.lifetimes import Lifetimes
 from sarpstore._eviction import Evictor
 
-LIVES = 120
+LIVES = 200
 DOMAIN = ("a", 0)
 
 chances = st.randoms(use_true_random=False)

@@ -204,7 +204,7 @@ def test_any_life_of_a_store_agrees_with_the_oracle(monkeypatch, durability, dty
     log_file_bytes = small_files(monkeypatch)
 
     @settings(
-        max_examples=24,
+        max_examples=40,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
     @given(operations, st.sampled_from([0, 1 << 16]), st.sampled_from([1, 60_000]))

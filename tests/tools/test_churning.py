@@ -21,12 +21,12 @@ HOLDER = TREE % TASKS
 @pytest.mark.parametrize("durability", ["always", "interval"])
 def test_nothing_removed_comes_back_over_a_few_kills(capsys, tmp_path, durability):
     report = tmp_path / "report.json"
-    arguments = ["--removals", "--kills", "2", "--seed", "8", "--durability", durability, "--json", str(report)]
+    arguments = ["--removals", "--kills", "3", "--seed", "8", "--durability", durability, "--json", str(report)]
     with pytest.raises(SystemExit) as exit_info:
         main(["crashtest", *arguments])
     assert exit_info.value.code == 0, capsys.readouterr().out
     figures = {figure["name"]: figure for figure in json.loads(report.read_bytes())["figures"]}
-    assert figures["kills"]["value"] == 2
+    assert figures["kills"]["value"] == 3
     assert figures["acknowledged operations"]["value"] > 0
     assert figures["removed blocks that came back"]["value"] == 0
     assert figures["lost blocks"]["value"] == figures["wrong answers"]["value"] == 0
