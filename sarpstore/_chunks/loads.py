@@ -44,7 +44,8 @@ def target_of(layout: KVLayout, plan: Plan, out: npt.NDArray[Any] | None) -> npt
         found = f"{out.shape} of {out.dtype}" if isinstance(out, np.ndarray) else type(out).__name__
         raise InputError(f"out: {found}, not {shape} of {dtype}")
     # Rows are written in one piece each, wherever they stand.
-    apart = all(stride >= shape[-1] * dtype.itemsize for stride, size in zip(out.strides, shape[:-1]) if size > 1)
+    row_bytes = shape[-1] * dtype.itemsize
+    apart = all(n == 1 or stride >= row_bytes for n, stride in zip(shape[:-1], out.strides[:-1], strict=True))
     if not out.flags.writeable or (out.size and (out.strides[-1] != dtype.itemsize or not apart)):
         raise InputError(f"out: it is read-only, or with strides {out.strides} its rows are in pieces or overlap")
     return out

@@ -18,7 +18,7 @@ import numpy as np
 import sarpstore
 from sarpstore_tools.bench.machine import event_loop
 from sarpstore_tools.bench.shapes import Ids, family, locations_of
-from sarpstore_tools.bench.worker import Failed, Parent, Phase
+from sarpstore_tools.bench.worker import Failed, Parent, Phase, work_together
 from sarpstore_tools.killpoints import KillPoint, arm
 
 if TYPE_CHECKING:
@@ -135,14 +135,7 @@ class Inserting:
         self.parent.send(Phase("opening"))
         store = await sarpstore.open(job.store, durability=job.durability, **self.options)
         self.parent.send(Phase("inserting"))
-        try:
-            async with asyncio.timeout(job.close_after), asyncio.TaskGroup() as group:
-                for one in self.tasks(store):
-                    group.create_task(one)
-        except TimeoutError:
-            pass
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        await work_together(self.tasks(store), job.close_after)
         self.parent.send(Phase("closing"))
         await store.close()
         self.parent.send(Phase("closed"))

@@ -7,7 +7,6 @@ import contextlib
 import random
 import secrets
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import sarpstore
-from sarpstore_tools.bench.figures import Figure, Report, counted, finish, json_option, measured
+from sarpstore_tools.bench.figures import Figure, Report, counted, finish, json_option
 from sarpstore_tools.bench.folders import store_option, work_folder
 from sarpstore_tools.bench.machine import Machine, event_loop, this_machine
 from sarpstore_tools.bench.worker import Worker
@@ -26,7 +25,14 @@ from sarpstore_tools.churning import TREES, Churned
 from sarpstore_tools.crashcheck import NOT_CHECKED, Checked, Oracle, verify_faults
 from sarpstore_tools.crashing import Acknowledged, Began, CrashJob, Message, Where
 from sarpstore_tools.killpoints import KillPoint, any_point
-from sarpstore_tools.listening import Listener
+from sarpstore_tools.listening import (
+    Listener,
+    failures_of,
+    kills_figure,
+    points_figure,
+    recovery_figures,
+    stopped_early,
+)
 from sarpstore_tools.powercut import FILE_SYSTEMS, CutDisk, NoPowerCutError, cut_disk
 
 MODULE = "sarpstore_tools.crashing"
@@ -257,49 +263,32 @@ def _inserted(op: Began | Churned) -> int:
 
 def _report(machine: Machine, test: _CrashTest, kills: int) -> Report:
     rounds = test.rounds
-    fell = ", ".join(f"{where} {count}" for where, count in Counter(one.where for one in rounds).most_common())
-    recovery = [one.checked.recovery_ms for one in rounds if one.checked.recovery_ms]
     queries = f"{sum(one.checked.queries for one in rounds):,} queries"
     broken = sum(one.broken for one in rounds)
     operations = "operations" if test.removals else "insertions"
     figures = [
-        counted("kills", len(rounds), note=fell),
+        kills_figure(rounds),
         counted(f"acknowledged {operations}", sum(one.insertions for one in rounds)),
         counted("acknowledged blocks", sum(one.blocks for one in rounds), note="of all insertions together"),
         counted("lost blocks", sum(one.checked.lost_blocks for one in rounds), target=0.0, note=queries),
-        *_points(test),
+        *([points_figure(rounds)] if test.points else []),
         *_returned(test),
         counted("wrong answers", sum(one.checked.wrong for one in rounds), target=0.0, note=queries),
         counted("damaged records", sum(one.checked.damaged for one in rounds), target=0.0, note="a kill damages none"),
         _verify(test),
         counted("failures to open or to write", broken, target=0.0),
     ]
-    if recovery:
-        figures.append(measured("recovery", "ms", recovery, note="open() to the first answer, page cache warm"))
-    failures = [
-        f"round {number} (killed while {one.where}{_place(one.point)}): {text}"
-        for number, one in enumerate(rounds, start=1)
-        for text in one.messages
-    ]
+    figures += recovery_figures([one.checked.recovery_ms for one in rounds], "open() to the first answer")
     method = _method(test)
     if len(rounds) < kills and not test.is_over:
-        method.append(f"stopped by --seconds-max after {len(rounds)} of {kills} kills")
+        method.append(stopped_early(len(rounds), kills))
     return Report(
-        command=f"crashtest, seed {test.seed}", machine=machine, method=method, figures=figures, failures=failures
+        command=f"crashtest, seed {test.seed}",
+        machine=machine,
+        method=method,
+        figures=figures,
+        failures=failures_of(rounds),
     )
-
-
-def _place(point: KillPoint | None) -> str:
-    return f", {point.when} {point.point} number {point.nth}" if point else ""
-
-
-def _points(test: _CrashTest) -> list[Figure]:
-    """Where it killed itself; the rest of the kills came before it got there."""
-    if not test.points:
-        return []
-    found = Counter(one.point.point for one in test.rounds if one.point)
-    note = ", ".join(f"{point} {count}" for point, count in sorted(found.items()))
-    return [counted("kills at named points", found.total(), note=note)]
 
 
 def _returned(test: _CrashTest) -> list[Figure]:

@@ -1,16 +1,21 @@
-"""Hearing out a process that is to be killed, and killing it."""
+"""Killing a process again and again: hearing it out, and what every report of such rounds says."""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from sarpstore_tools.bench.figures import Figure, counted, measured
 from sarpstore_tools.bench.worker import Failed, Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sarpstore_tools.bench.worker import Worker
+    from sarpstore_tools.killpoints import KillPoint
     from sarpstore_tools.powercut import CutDisk
 
 WAIT_SECONDS_MAX: Final = 60.0
@@ -99,3 +104,48 @@ class Listener(threading.Thread):
             self._worker.stop()
         if self._disk is not None:
             self._disk.back()
+
+
+class KilledRound(Protocol):
+    """What one kill left, as far as every test of kills tells it."""
+
+    where: str
+    point: KillPoint | None
+    messages: list[str]
+
+
+def kills_figure(rounds: Sequence[KilledRound]) -> Figure:
+    """How many kills there were, and where they fell."""
+    fell = Counter(one.where for one in rounds).most_common()
+    return counted("kills", len(rounds), note=", ".join(f"{where} {count}" for where, count in fell))
+
+
+def points_figure(rounds: Sequence[KilledRound]) -> Figure:
+    """At which points a process killed itself; the rest of the kills came before it got there."""
+    found = Counter(one.point.point for one in rounds if one.point)
+    note = ", ".join(f"{point} {count}" for point, count in sorted(found.items()))
+    return counted("kills at named points", found.total(), note=note)
+
+
+def recovery_figures(milliseconds: Sequence[float], note: str) -> list[Figure]:
+    """Of the rounds that left a store."""
+    taken = [each for each in milliseconds if each]
+    return [measured("recovery", "ms", taken, note=f"{note}, page cache warm")] if taken else []
+
+
+def failures_of(rounds: Sequence[KilledRound]) -> list[str]:
+    """Everything that was said of the rounds, with where each was killed."""
+    return [
+        f"round {number} (killed while {one.where}{_place(one.point)}): {text}"
+        for number, one in enumerate(rounds, start=1)
+        for text in one.messages
+    ]
+
+
+def _place(point: KillPoint | None) -> str:
+    return f", {point.when} {point.point} number {point.nth}" if point else ""
+
+
+def stopped_early(rounds: int, kills: int) -> str:
+    """Why there were fewer rounds than asked for."""
+    return f"stopped by --seconds-max after {rounds} of {kills} kills"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import subprocess
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Coroutine, Iterable, Iterator
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -100,3 +101,15 @@ class Parent:
         """Wait for `go_on`; it blocks."""
         if not sys.stdin.buffer.readline():
             raise BrokenPipeError("the parent is gone")
+
+
+async def work_together(tasks: Iterable[Coroutine[None, None, None]], seconds: float | None) -> None:
+    """Do all of these at once: until killed, or for so many seconds. The first error ends them, as it is."""
+    try:
+        async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
+            for task in tasks:
+                group.create_task(task)
+    except TimeoutError:
+        pass
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None

@@ -17,7 +17,7 @@ import numpy as np
 
 import sarpstore
 from sarpstore_tools.bench.machine import event_loop
-from sarpstore_tools.bench.worker import Failed, Parent, Phase
+from sarpstore_tools.bench.worker import Failed, Parent, Phase, work_together
 from sarpstore_tools.killpoints import KillPoint, arm
 
 if TYPE_CHECKING:
@@ -141,14 +141,7 @@ class _Putting:
         self._parent.send(Phase("opening"))
         chunks = await open_store(self._job.store)
         self._parent.send(Phase("putting"))
-        try:
-            async with asyncio.timeout(self._job.close_after), asyncio.TaskGroup() as group:
-                for number in range(TASKS):
-                    group.create_task(self._work(chunks, number))
-        except TimeoutError:
-            pass
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        await work_together((self._work(chunks, number) for number in range(TASKS)), self._job.close_after)
         self._parent.send(Phase("closing"))
         await chunks.close()
         self._parent.send(Phase("closed"))

@@ -7,7 +7,6 @@ import random
 import secrets
 import shutil
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -16,17 +15,23 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import sarpstore
-from sarpstore_tools.bench.figures import Figure, Report, counted, finish, json_option, measured
+from sarpstore_tools.bench.figures import Figure, Report, counted, finish, json_option
 from sarpstore_tools.bench.folders import store_option, work_folder
 from sarpstore_tools.bench.machine import Machine, event_loop, this_machine
 from sarpstore_tools.bench.worker import Worker
 from sarpstore_tools.chunks.crashcheck import Checked, ChunkOracle, DiskWatch
 from sarpstore_tools.chunks.crashing import BYTES_MAX, Began, ChunkCrashJob, Differs, Message, Stored
 from sarpstore_tools.killpoints import CHUNK_POINTS, KillPoint, any_point
-from sarpstore_tools.listening import Listener
+from sarpstore_tools.listening import (
+    Listener,
+    failures_of,
+    kills_figure,
+    points_figure,
+    recovery_figures,
+    stopped_early,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
 MODULE: Final = "sarpstore_tools.chunks.crashing"
@@ -178,8 +183,8 @@ def _report(machine: Machine, test: ChunkCrashTest, kills: int) -> Report:
     asked = f"{sum(one.asked for one in checks):,} chunks asked for, {sum(one.held for one in checks):,} loaded"
     highest = max(one.disk_bytes for one in rounds)
     figures = [
-        counted("kills", len(rounds), note=_fell(rounds)),
-        *_points(test),
+        kills_figure(rounds),
+        *([points_figure(rounds)] if test.points else []),
         counted("acknowledged puts", sum(one.stored for one in rounds)),
         counted("of these gone with a region", sum(one.gone for one in checks), note="evicted"),
         counted("lost chunks", sum(one.lost for one in checks), target=0.0, note=asked),
@@ -190,37 +195,14 @@ def _report(machine: Machine, test: ChunkCrashTest, kills: int) -> Report:
         Figure(name="disk, at most", unit="of the bound", value=highest / BYTES_MAX, least=0, greatest=1, target=1.0),
         counted("failures to open or to put", sum(one.broken for one in rounds), target=0.0),
     ]
-    if recovery := [one.recovery_ms for one in checks if one.recovery_ms]:
-        figures.append(measured("recovery", "ms", recovery, note="open to the first plan, page cache warm"))
-    failures = [
-        f"round {number} (killed while {one.where}{_place(one.point)}): {text}"
-        for number, one in enumerate(rounds, start=1)
-        for text in one.messages
-    ]
+    figures += recovery_figures([one.recovery_ms for one in checks], "open to the first plan")
     return Report(
         command=f"chunks crashtest, seed {test.seed}",
         machine=machine,
         method=_method(test, kills),
         figures=figures,
-        failures=failures,
+        failures=failures_of(rounds),
     )
-
-
-def _fell(rounds: Sequence[Round]) -> str:
-    return ", ".join(f"{where} {count}" for where, count in Counter(one.where for one in rounds).most_common())
-
-
-def _place(point: KillPoint | None) -> str:
-    return f", {point.when} {point.point} number {point.nth}" if point else ""
-
-
-def _points(test: ChunkCrashTest) -> list[Figure]:
-    """Where it killed itself; the rest of the kills came before it got there."""
-    if not test.points:
-        return []
-    found = Counter(one.point.point for one in test.rounds if one.point)
-    note = ", ".join(f"{point} {count}" for point, count in sorted(found.items()))
-    return [counted("kills at named points", found.total(), note=note)]
 
 
 def _method(test: ChunkCrashTest, kills: int) -> list[str]:
@@ -234,5 +216,5 @@ def _method(test: ChunkCrashTest, kills: int) -> list[str]:
         f"all documents are asked for, and 20 that are never put; {copies}",
     ]
     if len(test.rounds) < kills and not test.is_over:
-        method.append(f"stopped by --seconds-max after {len(test.rounds)} of {kills} kills")
+        method.append(stopped_early(len(test.rounds), kills))
     return method
