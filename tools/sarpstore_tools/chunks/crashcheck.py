@@ -69,7 +69,9 @@ class ChunkOracle:
         found.faults = len(report.faults)
         for fault in report.faults:
             found.say(f"verify: {fault.file}:{fault.offset}: {fault.code}: {fault.meaning}")
-        there = {int(each.stem, 16) for each in path.glob("*.region")}
+        # A region goes with its entries file, whose name goes first.
+        regions, entries = ({int(each.stem, 16) for each in path.glob(f"*.{kind}")} for kind in ("region", "entries"))
+        there = regions & entries
         began = time.perf_counter()
         async with open_store(path, create=False) as chunks:
             (await chunks.plan([*tokens_of(self._seed, 0), *QUESTION])).close()
