@@ -12,10 +12,13 @@ import os
 import shutil
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from cffi import FFI
+from setuptools import Distribution
+from setuptools.command.build_ext import build_ext
 
 KERNELS = Path(__file__).resolve().parent
 MODULE = "sarpstore._kernel._native"
@@ -53,10 +56,30 @@ def ffibuilder() -> FFI:
     return ffi
 
 
+class BuildSideBySide(build_ext):
+    """Compiles the files of an extension on all processors; setuptools takes them one by one."""
+
+    def build_extensions(self) -> None:
+        compile_some = self.compiler.compile
+
+        def compile_all(sources: list[str], *arguments: Any, **options: Any) -> list[str]:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                objects = list(pool.map(lambda source: compile_some([source], *arguments, **options), sources))
+            return [name for names in objects for name in names]
+
+        self.compiler.compile = compile_all
+        super().build_extensions()
+
+
 def build(root: Path) -> Path:
     """Compiles the module and puts it beside `sarpstore/_kernel/__init__.py` under `root`."""
     with tempfile.TemporaryDirectory() as tmp:
-        built = Path(ffibuilder().compile(tmpdir=tmp, verbose=bool(os.environ.get("SARPSTORE_VERBOSE"))))
+        extension = ffibuilder().distutils_extension(tmp, verbose=False)
+        distribution = Distribution({"ext_modules": [extension], "cmdclass": {"build_ext": BuildSideBySide}})
+        command = distribution.get_command_obj("build_ext")
+        command.build_lib = command.build_temp = tmp
+        distribution.run_command("build_ext")
+        built = Path(command.get_ext_fullpath(extension.name))
         target = root / "sarpstore" / "_kernel" / built.name
         for old in target.parent.glob("_native*.so"):
             old.unlink()

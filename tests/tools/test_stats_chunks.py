@@ -198,7 +198,7 @@ ODD = st.recursive(
 
 
 @pytest.mark.parametrize("view", [statsview, chunkview], ids=["index", "chunks"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_whatever_a_file_says_is_shown(view, data):
     names = [*(name for _, names in view.GROUPS for name in names), "missed_tokens", "\x1b]0;x\x07"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ from sarpstore_tools.chunks.models import load_model
 from sarpstore_tools.chunks.samples import KINDS, cases_of, read_questions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from sarpstore_tools.chunks.measure import Sample
 
 WIDTH_MIN = 120
@@ -43,7 +45,7 @@ COLUMNS = ("kind", "rung", "requests", "tokens", "top1", "kl", "saved", "first_t
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
 @click.option("--seed", type=int, default=7, show_default=True, help="Of the choice and the order of documents.")
 @click.option("--store", type=FOLDER, help="Keep chunks in this folder [default: in memory].")
-@click.option("--csv", "csv_file", type=OUT, help="Also write every request to FILE.")
+@click.option("--csv", "csv_file", type=OUT, help="Also write every request to FILE, as it is measured.")
 @click.option("--plot", type=OUT, help="Also plot KL over tokens saved to FILE (needs matplotlib).")
 def agreement_command(
     model: Path | None,
@@ -91,7 +93,8 @@ def agreement_command(
     fixup = FixUp(first=first, share=share)
     builder = builder_for(tokenizer)
 
-    async def run(progress: Progress) -> list[Sample]:
+    async def run(progress: Progress, write: Callable[[list[Sample]], None]) -> list[Sample]:
+        samples: list[Sample] = []
         task = progress.add_task("requests", total=len(cases))
         async with AsyncExitStack() as stack:
             chunks: Any = MemoryChunks(network, layout_of(network, dtype=dtype), (builder.delimiter,))
@@ -99,13 +102,15 @@ def agreement_command(
                 opening = open_store(store, network, tokenizer, delimiter=builder.delimiter, dtype=dtype)
                 chunks = await stack.enter_async_context(opening)
             measurement = Measurement(network, builder, chunks, answer_tokens=answer_tokens, fixup=fixup)
-            return await measurement.run(cases, lambda: progress.advance(task))
+            async for measured in measurement.run(cases):
+                write(measured)
+                samples += measured
+                progress.advance(task)
+        return samples
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        samples = asyncio.run(run(progress))
+    with Progress(console=Console(stderr=True), transient=True) as progress, _csv_writer(csv_file) as write:
+        samples = asyncio.run(run(progress, write))
     _show(samples, f"{network.config.model_type}, chunks in {dtype}, {len(asked)} documents to choose from")
-    if csv_file is not None:
-        _write_csv(samples, csv_file)
     if plot is not None:
         _write_plot(samples, plot)
 
@@ -148,12 +153,17 @@ def _show(samples: list[Sample], caption: str) -> None:
     console.print(table)
 
 
-def _write_csv(samples: list[Sample], path: Path) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
+@contextmanager
+def _csv_writer(path: Path | None) -> Iterator[Callable[[list[Sample]], None]]:
+    """Writes samples to the file at once, so that a long run that is cut short keeps what it measured."""
+    if path is None:
+        yield lambda _: None
+        return
+    names = [name for name in COLUMNS if name != "requests"]
+    with path.open("w", newline="", encoding="utf-8", buffering=1) as file:
         writer = csv.writer(file)
-        names = [name for name in COLUMNS if name != "requests"]
         writer.writerow(names)
-        writer.writerows([getattr(sample, name) for name in names] for sample in samples)
+        yield lambda samples: writer.writerows([getattr(sample, name) for name in names] for sample in samples)
 
 
 def _write_plot(samples: list[Sample], path: Path) -> None:

@@ -14,7 +14,7 @@ from sarpstore.integrations.prompts import PromptBuilder
 from sarpstore.integrations.transformers import RUNGS, FixUp, Reuse, divergence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import AsyncIterator, Iterable
 
     from sarpstore.integrations.transformers import Prefilled
     from sarpstore_tools.chunks.samples import Case
@@ -144,13 +144,10 @@ class Measurement:
         self._answer_tokens = answer_tokens
         self._fixup = fixup
 
-    async def run(self, cases: Iterable[Case], told: Callable[[], None]) -> list[Sample]:
-        """Measure each case at every rung; `told` is called after each case."""
-        samples = []
+    async def run(self, cases: Iterable[Case]) -> AsyncIterator[list[Sample]]:
+        """Measure each case at every rung: the samples of a case as soon as it is measured."""
         for case in cases:
-            samples += await self._case(case)
-            told()
-        return samples
+            yield await self._case(case)
 
     async def _case(self, case: Case) -> list[Sample]:
         prompt = self.builder.build(case.documents, case.question).tokens
