@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-_TESTS = str(Path(__file__).resolve().parent.parent / "tests" / "engine")
-if _TESTS not in sys.path:
-    sys.path.insert(0, _TESTS)
+for _name in ("engine", "chunks"):
+    _tests = str(Path(__file__).resolve().parent.parent / "tests" / _name)
+    if _tests not in sys.path:
+        sys.path.insert(0, _tests)

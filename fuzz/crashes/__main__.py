@@ -1,6 +1,6 @@
 """Power cuts, refusals and damage, by the ten thousand.
 
-    python -m fuzz.crashes --images 200000 [--seed N] [--first K] [--runs N] [--routing sarp]
+    python -m fuzz.crashes --images 200000 [--seed N] [--first K] [--runs N] [--routing sarp | --chunks]
     python -m fuzz.crashes --exhaustive 3
     python -m fuzz.crashes --profile ci | night
 
@@ -13,6 +13,7 @@ ends the run: its workload is made small and printed, and the exit status is 1. 
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import secrets
 import sys
@@ -25,13 +26,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fuzz.crashes.campaign import Campaign, Finding, smaller
+from fuzz.crashes.campaign import CHUNKS, INDEX, Campaign, Finding, smaller
+from fuzz.crashes.chunks import random_chunk_workload
 from fuzz.crashes.draw import all_workloads, random_workload
-from fuzz.crashes.history import Difference, Workload
+from fuzz.crashes.history import Difference
 from sarpstore import _format as fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from fuzz.crashes.chunks import ChunkWorkload
+    from fuzz.crashes.history import Workload
+
+    Drawn = Iterator[tuple[int, Workload | ChunkWorkload]]
 
 PROFILES: Final = {"ci": (4_000, 20261130), "night": (1_000_000, None)}
 """Images, and the seed, where it is always the same."""
@@ -43,14 +50,18 @@ def main() -> int:
     images, seed = (arguments.images, None) if arguments.profile is None else PROFILES[arguments.profile]
     seed = arguments.seed if arguments.seed is not None else secrets.randbits(32) if seed is None else seed
     logging.getLogger("sarpstore").setLevel(logging.CRITICAL)
-    campaign = Campaign(seed)
+    campaign = Campaign(seed, CHUNKS if arguments.chunks else INDEX)
     routings = [arguments.routing] if arguments.routing else list(fmt.ROUTINGS)
     began = time.monotonic()
     if arguments.exhaustive:
         workloads = _numbered(all_workloads(arguments.exhaustive), arguments.first)
         images = sys.maxsize
+    elif arguments.chunks:
+        workloads = _drawn(seed, arguments.first, lambda random, _: random_chunk_workload(random))
     else:
-        workloads = _drawn(seed, routings, arguments.first)
+        workloads = _drawn(
+            seed, arguments.first, lambda random, number: random_workload(random, routings[number % len(routings)])
+        )
     finding = _run(campaign, workloads, images, arguments.runs, arguments.seconds)
     _report(campaign, time.monotonic() - began)
     if finding is None:
@@ -67,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=None, help="of the runs; without one a random one is taken")
     parser.add_argument("--first", type=int, default=0, help="the number of the first run (default 0)")
     parser.add_argument("--routing", choices=fmt.ROUTINGS, default=None, help="of all stores (default: both in turn)")
+    parser.add_argument("--chunks", action="store_true", help="chunk stores, instead of indexes")
     parser.add_argument(
         "--exhaustive", type=int, default=0, metavar="OPERATIONS", help="all workloads of up to so many, instead"
     )
@@ -76,23 +88,20 @@ def _parser() -> argparse.ArgumentParser:
 
 def _ways(arguments: argparse.Namespace) -> str:
     exhaustive = f" --exhaustive {arguments.exhaustive}" if arguments.exhaustive else ""
-    return exhaustive + (f" --routing {arguments.routing}" if arguments.routing else "")
+    chunks = " --chunks" if arguments.chunks else ""
+    return exhaustive + chunks + (f" --routing {arguments.routing}" if arguments.routing else "")
 
 
-def _numbered(workloads: Iterator[Workload], first: int) -> Iterator[tuple[int, Workload]]:
+def _numbered(workloads: Iterator[Workload], first: int) -> Drawn:
     return ((number, workload) for number, workload in enumerate(workloads) if number >= first)
 
 
-def _drawn(seed: int, routings: list[str], first: int) -> Iterator[tuple[int, Workload]]:
-    number = first
-    while True:
-        yield number, random_workload(Random(f"workload {seed} {number}"), routings[number % len(routings)])
-        number += 1
+def _drawn(seed: int, first: int, draw: Callable[[Random, int], Workload | ChunkWorkload]) -> Drawn:
+    for number in itertools.count(first):
+        yield number, draw(Random(f"workload {seed} {number}"), number)
 
 
-def _run(
-    campaign: Campaign, workloads: Iterator[tuple[int, Workload]], images: int, runs: int, seconds: float
-) -> Finding | None:
+def _run(campaign: Campaign, workloads: Drawn, images: int, runs: int, seconds: float) -> Finding | None:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     stop = time.monotonic() + seconds
     with Progress(*columns, console=Console(stderr=True)) as progress:
@@ -141,7 +150,7 @@ def _outcomes(campaign: Campaign) -> dict[str, int]:
 def _explain(campaign: Campaign, finding: Finding, again: str) -> None:
     print(f"run {finding.number}: a difference (again: {again}); making it small", flush=True)
     finding = smaller(campaign, finding)
-    print(f"{finding.workload.routing}, durability {finding.workload.durability}, {finding.workload.fault}")
+    print(finding.workload)
     for step in finding.workload.steps:
         print(f"  {step}")
     if isinstance(finding.error, Difference):

@@ -15,12 +15,13 @@ from fuzz.crashes.history import MODES, Answers, Difference, History, Image, ask
 from sarpstore import _format as fmt
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from random import Random
 
     from sarpstore import Store
-    from sarpstore._files import MemoryFolder
+    from sarpstore._files import Folder, MemoryFolder
 
-__all__ = ["check", "check_damaged"]
+__all__ = ["SECONDS_MAX", "check", "check_damaged", "opened_and_cut"]
 
 DEPTH_MAX: Final = 3
 """Power cuts one after another, each during the recovery from the one before."""
@@ -35,7 +36,7 @@ _NEW_ADDRESS: Final = 1 << 40
 async def check(history: History, image: Image, random: Random) -> Image | None:
     """Recover an image and ask for everything; an image of a power cut meanwhile, if one came. Raises a Difference."""
     cut: list[Image] = []
-    store = await _opened(history, image, random, cut)
+    store = await opened_and_cut(image, random, cut, lambda folder: sarpstore.open(folder, **history.options))
     answers = await ask(store, history.questions)
     _check_answers(history, image, answers)
     _check_health(store)
@@ -98,8 +99,10 @@ def _starts(found: tuple[int, ...], whole: tuple[int, ...]) -> bool:
     return found == whole[: len(found)]
 
 
-async def _opened(history: History, image: Image, random: Random, cut: list[Image]) -> Store:
-    """Open an image; at a change that chance chooses the power is cut once more, if not too often."""
+async def opened_and_cut(
+    image: Any, random: Random, cut: list[Any], open_folder: Callable[[Folder], Awaitable[Any]]
+) -> Any:
+    """Open an image; at a change that chance chooses the power is cut once more, if not too often, for `cut`."""
     left = random.randint(1, CHANGES_MAX) if image.depth < DEPTH_MAX and random.random() < 0.25 else 0
 
     def changed() -> None:
@@ -112,7 +115,7 @@ async def _opened(history: History, image: Image, random: Random, cut: list[Imag
 
     image.folder = image.folder.reopen()
     async with asyncio.timeout(SECONDS_MAX):
-        return await sarpstore.open(WatchedFolder(image.folder, changed), **history.options)
+        return await open_folder(WatchedFolder(image.folder, changed))
 
 
 def _check_answers(history: History, image: Image, answers: Answers) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from sarpstore._files import Operation
 
-__all__ = ["ALPHABET", "all_workloads", "random_workload"]
+__all__ = ["ALPHABET", "all_workloads", "random_fault", "random_workload"]
 
 _STEPS_MAX: Final = 14
 _DRAWN: Final = tuple(
@@ -57,7 +57,7 @@ ALPHABET: Final[tuple[Step, ...]] = (
 
 def random_workload(random: Random, routing: str) -> Workload:
     """A few steps, some of them cut short; in some workloads the medium refuses a call instead."""
-    fault = _random_fault(random) if random.random() < _FAULT_SHARE else None
+    fault = random_fault(random) if random.random() < _FAULT_SHARE else None
     steps: list[Step | Interrupted] = []
     for _ in range(random.randint(2, _STEPS_MAX)):
         steps.append(_random_step(random, interrupts=fault is None))
@@ -80,7 +80,8 @@ def _random_step(random: Random, *, interrupts: bool) -> Step | Interrupted:
     return step
 
 
-def _random_fault(random: Random) -> Fault:
+def random_fault(random: Random) -> Fault:
+    """One call that the medium refuses."""
     operation = random.choice(_OPERATIONS)
     number = random.choice(_REFUSALS.get(operation, (errno.EIO,)))
     partial = random.choice([None, 0, 512, 4096, 6000]) if operation == "write" else None

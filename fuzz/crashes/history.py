@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sarpstore import Store
     from sarpstore._files import CrashMode, Fault
 
-__all__ = ["MODES", "Answers", "Difference", "History", "Image", "Interrupted", "Workload", "ask"]
+__all__ = ["MODES", "Answers", "Difference", "History", "Image", "Interrupted", "Workload", "ask", "digest_of"]
 
 MODES: Final[tuple[CrashMode, ...]] = ("lose", "keep", "tear", "pages", "junk")
 Answers: TypeAlias = tuple[tuple[int, ...], ...]
@@ -50,6 +50,9 @@ class Workload:
     durability: str
     steps: tuple[Step | Interrupted, ...]
     fault: Fault | None = None
+
+    def __str__(self) -> str:
+        return f"{self.routing}, durability {self.durability}, {self.fault}"
 
     @property
     def options(self) -> dict[str, Any]:
@@ -223,7 +226,7 @@ class History:
     def take(self, disk: MemoryFolder, mode: CrashMode, first: int, last: int) -> None:
         """Keep an image, unless it is equal to one that was taken before and has to show the same states."""
         folder = disk.crash(self.random, mode)
-        digest = _digest(folder, first, last)
+        digest = digest_of(folder, f"{first} {last}")
         if digest not in self._seen:
             self._seen.add(digest)
             self.images.append(Image(folder, first, last, mode, self.changes, never=self._never))
@@ -262,8 +265,9 @@ async def ask(store: Store, questions: Sequence[tuple[Domain, list[Path]]]) -> A
     return tuple(found)
 
 
-def _digest(folder: MemoryFolder, first: int, last: int) -> bytes:
-    digest = hashlib.blake2b(f"{first} {last}".encode(), digest_size=12)
+def digest_of(folder: MemoryFolder, allowed: str) -> bytes:
+    """Tells images apart: by what is in them, and by what they have to show."""
+    digest = hashlib.blake2b(allowed.encode(), digest_size=12)
     for name in folder.names():
         file = folder.open(name)
         data = bytearray(file.size())

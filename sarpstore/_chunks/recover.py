@@ -62,7 +62,7 @@ class Found:
 
 def holds_chunks(names: list[str]) -> bool:
     """Whether a folder with these names is a chunk store, whole or damaged."""
-    return any(fmt.numbered(names, suffix) for suffix in (CHUNKS_SUFFIX, ENTRIES_SUFFIX))
+    return any(fmt.numbered(names, suffix) for suffix in (CHUNKS_SUFFIX, ENTRIES_SUFFIX, REGION_SUFFIX))
 
 
 def find(folder: Folder, sizes: dict[str, int]) -> Found | None:
@@ -84,13 +84,15 @@ def find(folder: Folder, sizes: dict[str, int]) -> Found | None:
     found.remains = [region_name(number) for number in sorted(regions - set(entries))]
     lengths = {row.number: row.entries for row in table.regions}
     late: list[Chunk] = []
-    for number in entries:
-        if number in regions:
-            late += _read_entries(folder, number, sizes[entries_name(number)], lengths.get(number, 0), found)
-        else:
-            if sizes[entries_name(number)] > ENTRIES_HEADER_BYTES:  # or a crash came while it was made
-                found.damage.append(f"{region_name(number)} is gone, and its entries are there")
-            found.remains.append(entries_name(number))
+    for number in sorted(there):
+        late += _read_entries(folder, number, sizes[entries_name(number)], lengths.get(number, 0), found)
+    named = {extent.region for chunk in late for extent in chunk.extents}
+    for number in sorted(set(entries) - there):
+        # If nothing is in it a crash came while it was made.
+        in_use = number in named or np.any(table.extents["region"] == number)
+        if in_use or sizes[entries_name(number)] > ENTRIES_HEADER_BYTES:
+            found.damage.append(f"{region_name(number)} is gone, and its entries are there")
+        found.remains.append(entries_name(number))
     late.sort(key=lambda chunk: chunk.sequence)
     found.late = [chunk for chunk in late if all(extent.region in there for extent in chunk.extents)]
     _raise_numbers(found, entries, regions, late)
@@ -116,7 +118,7 @@ def _uuid_of(folder: Folder, entries: list[int]) -> bytes:
             return decode_entries_header(read_whole(folder, name, ENTRIES_HEADER_BYTES), name, number, None)
         except CorruptionError as damaged:
             error = damaged
-    raise error or CorruptionError(folder.path, None, "none of the tables is valid, and there are no entries files")
+    raise error or CorruptionError(folder.path, None, "there is no valid table and no entries file: nothing says more")
 
 
 def _rows_held(table: Table, there: set[int]) -> npt.NDArray[np.bool_]:

@@ -260,6 +260,18 @@ async def test_damaged_tables_and_entries_cost_no_payload_that_something_else_kn
         assert len(await held(chunks, range(40))) >= 30
 
 
+async def test_regions_alone_are_not_taken_for_an_empty_folder(folder):
+    """A store that is made among them would not be able to put anything into the first of its regions."""
+    async with chunks_in(folder) as chunks:
+        await fill(chunks, range(5))
+    for name in [*names(folder, ".entries"), *names(folder, ".chunks")]:
+        folder.remove(name)
+    before = folder.sizes()
+    with pytest.raises(sarpstore.CorruptionError, match="no valid table and no entries file"):
+        await chunks_in(folder)
+    assert folder.sizes() == before
+
+
 async def test_puts_behind_a_damaged_entries_file_are_kept(folder):
     async with chunks_in(folder) as chunks:
         await fill(chunks, range(5))
@@ -374,6 +386,21 @@ async def test_names_that_a_killed_process_had_not_synced_are_synced_before_more
         image = folder.crash(1, "lose")
     async with chunks_in(image) as after:
         assert await held(after, [1, 2]) == {2}
+
+
+@pytest.mark.parametrize("in_table", [False, True])
+async def test_a_region_that_has_no_entries_of_its_own_is_missed_too(folder, in_table):
+    """It has the second half of a payload."""
+    async with chunks_in(folder) as chunks:
+        with await chunks.plan(prompt(document(1, 6000))) as plan:
+            await put_all(chunks, plan)
+        image = folder.crash(1, "lose")
+    if in_table:
+        image = folder.reopen()
+    image.remove(names(image, ".region")[-1])
+    async with chunks_in(image) as chunks:
+        assert any("region is gone" in damage for damage in chunks._opened.found.damage)
+        assert await held(chunks, [1], 6000) == set()
 
 
 async def test_a_region_that_an_entry_names_does_not_come_again():

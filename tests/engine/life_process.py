@@ -13,9 +13,10 @@ from life_time import WallClock
 from store_helpers import small_files
 
 from sarpstore import _options
+from sarpstore._chunks import opening, puts
 from sarpstore._engine import background, lifetimes, matcher, state
 from sarpstore._io import turns
-from sarpstore._log import header
+from sarpstore._log import header, published
 from sarpstore._log.slots import Slots
 
 if TYPE_CHECKING:
@@ -54,15 +55,20 @@ def quiet_process(random: Random) -> Iterator[Process]:
     clock = WallClock()
     with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=QuietLoop) as runner:
         loop = clock.loop = runner.get_loop()
-        patch.setattr(header, "secrets", SimpleNamespace(token_bytes=random.randbytes))
-        patch.setattr(state, "choose_backend", lambda *_: LoopBackend(random))
+        for module in (header, opening):
+            patch.setattr(module, "secrets", SimpleNamespace(token_bytes=random.randbytes))
+        for module in (state, opening):
+            patch.setattr(module, "choose_backend", lambda *_: LoopBackend(random))
         for module in (background, matcher, turns):
             patch.setattr(module, "monotonic_ms", lambda: loop.time() * 1e3)
-        for module in (header, lifetimes):
+        for module in (header, lifetimes, published):
             patch.setattr(module, "wall_ms", lambda: int(clock.now_ms()))
         patch.setattr(turns, "perf_counter", loop.time)
         # The bounds are lower than any that makes sense, so that few insertions meet them.
         patch.setattr(_options, "_LOG_FILES_MIN", 1)
+        patch.setattr(opening, "_REGION_BYTES_MIN", 1 << 16)
+        patch.setattr(opening, "_METADATA_MIN", 1 << 18)
+        patch.setattr(puts, "_ENTRIES_DUE_ANYWAY", 6)
         if random.random() < 0.5:
             patch.setattr(Slots, "take", _take_used)
             patch.setattr(state, "all_given", lambda _: True)

@@ -21,7 +21,7 @@ _REGIONS_AT = 128
 def check_tables(files: ChunkFiles, faults: Faults) -> None:
     """All valid tables, and the cap that the newest one says."""
     if not files.folder.tables:
-        faults.corruption("", 0, "table-missing", "there are entries files and no table")
+        faults.corruption("", 0, "table-missing", "there are other files of the store and no table")
     entries = {(number, e.sequence): e for number, f in files.entries.items() for e, _ in f.placed.values()}
     ends = {number: file.run(0)[1] for number, file in files.entries.items() if file.front}
     for table in files.tables:

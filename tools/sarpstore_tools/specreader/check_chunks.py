@@ -91,11 +91,12 @@ def _check_rules(files: ChunkFiles, known: dict[int, int], faults: Faults) -> No
 
 def _check_regions(files: ChunkFiles, faults: Faults) -> None:
     """Files without their other half, and regions that are too long."""
-    standing = {number for number, _ in files.standing()}
+    standing = files.standing()
+    used = {number for number, _ in standing} | {each.region for stored in standing.values() for each in stored.extents}
     for number, file in files.entries.items():
         if number in files.regions:
             continue
-        if number in standing or not file.front:
+        if number in used or not file.front:
             faults.corruption(file.name, 0, "region-missing", f"{region_name(number)} is gone, and its entries are not")
         else:
             faults.torn(file.name, 0, "no entries and no region: a crash left that when the region was made")

@@ -23,7 +23,7 @@ def store_items(path: Path, only: str | None, entries: bool, chunks: bool) -> It
     faults = Faults()
     folder = list_chunks(path)
     if folder is None:
-        raise NotAStoreError(f"{path}: not a chunk store (neither a table nor an entries file)")
+        raise NotAStoreError(f"{path}: not a chunk store (no table, no entries file, no region)")
     files = read_chunks(folder, faults)
     tables = {table_name(table.front.number): table for table in files.tables}
     names = [*map(table_name, folder.tables), *map(entries_name, folder.entries), *map(region_name, folder.regions)]

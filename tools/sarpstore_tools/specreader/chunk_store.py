@@ -54,7 +54,7 @@ def _verify_once(path: Path, payloads: bool) -> ChunksReport:
     faults = Faults()
     folder = list_chunks(path)
     if folder is None:
-        raise NotAStoreError(f"{path}: not a chunk store (neither a table nor an entries file)")
+        raise NotAStoreError(f"{path}: not a chunk store (no table, no entries file, no region)")
     files = read_chunks(folder, faults)
     check_tables(files, faults)
     check_entries(files, faults)

@@ -90,10 +90,10 @@ def list_folder(path: Path) -> Folder:
 
 
 def list_chunks(path: Path) -> ChunkFolder | None:
-    """The files of the chunk store; None if there is no table and no entries file. `NotAStoreError`: no such folder."""
+    """The files of the chunk store; None if there are none. `NotAStoreError`: no such folder."""
     names = _names(path)
     numbers = _numbers(names)
-    if not (numbers["entries"] or numbers["chunks"]):
+    if not (numbers["entries"] or numbers["chunks"] or numbers["region"]):
         return None
     taken = PAGE_BYTES + sum(-(-_size(path / name) // PAGE_BYTES) * PAGE_BYTES for name in names if name != "LOCK")
     return ChunkFolder(path, numbers["region"], numbers["entries"], numbers["chunks"], "stats" in names, taken)
