@@ -191,4 +191,70 @@ BUGS: Final = (
         "        self._state.retirement.passed(result.position, markers)\n"
         "        await self._state.retirement.retire(result.position)\n",
     ),
+    Bug(
+        "skip the fsync of a chunk's payload",
+        "sarpstore/_chunks/regions.py",
+        "        for file in dict.fromkeys(files):\n            file.sync()\n",
+        "        for file in dict.fromkeys(files[1:]):\n            file.sync()\n",
+    ),
+    Bug(
+        "acknowledge a chunk before its entry is synced",
+        "sarpstore/_chunks/regions.py",
+        "            file.write(at, entry)\n            file.sync()\n",
+        "            file.write(at, entry)\n",
+    ),
+    Bug(
+        "skip the folder's fsync after a new region",
+        "sarpstore/_chunks/regions.py",
+        "    folder.rename(temporary, name)\n    folder.sync()\n",
+        "    folder.rename(temporary, name)\n",
+    ),
+    Bug(
+        "delete a region before the name of its entries is gone for sure",
+        "sarpstore/_chunks/regions.py",
+        "            self._folder.remove(entries_name(number))\n            self._folder.sync()\n",
+        "            self._folder.remove(entries_name(number))\n",
+    ),
+    Bug(
+        "take what a killed process has not synced for synced",
+        "sarpstore/_chunks/regions.py",
+        "(self.entries[number])\n                file.sync()\n",
+        "(self.entries[number])\n",
+    ),
+    Bug(
+        "put chunks into files whose names a killed process has not synced",
+        "sarpstore/_chunks/regions.py",
+        "        self._folder.sync()\n        for name in [*remains",
+        "        for name in [*remains",
+    ),
+    Bug(
+        "add entries behind what a torn one left",
+        "sarpstore/_chunks/regions.py",
+        "                    file.truncate(self.entries[number])\n",
+        "                    self.entries[number] = file.size()\n",
+    ),
+    Bug(
+        "load a chunk without a look at its checksum",
+        "sarpstore/_chunks/payload.py",
+        "    return crc32c(sums) == chunk.crc and strip",
+        "    return crc32c(sums) == chunk.crc or strip",
+    ),
+    Bug(
+        "hold a chunk of which one region is left",
+        "sarpstore/_chunks/recover.py",
+        "for chunk in late if all(extent.region in there",
+        "for chunk in late if any(extent.region in there",
+    ),
+    Bug(
+        "leave the newest chunks out of a table",
+        "sarpstore/_chunks/puts.py",
+        "                late.append((found, self.policy.weight(key)))\n",
+        "                late = [(found, self.policy.weight(key))]\n",
+    ),
+    Bug(
+        "say of a region that it is gone while its chunks are held",
+        "sarpstore/_chunks/puts.py",
+        '            self._held.drop(key, "evicted")\n        self.counts',
+        '            if key not in step.again:\n                self._held.drop(key, "evicted")\n        self.counts',
+    ),
 )

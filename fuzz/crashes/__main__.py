@@ -121,7 +121,7 @@ def _report(campaign: Campaign, seconds: float) -> None:
     for name in ("fault", "injected", "detected", "acknowledged data lost", "wrong answers"):
         table.add_column(name, justify="left" if name == "fault" else "right")
     for mode, count in sorted(campaign.images.items()):
-        table.add_row(f"power cut: {mode}", f"{count:,}", "", "0", "0")
+        table.add_row("process killed" if mode == "kill" else f"power cut: {mode}", f"{count:,}", "", "0", "0")
     for operation, count in sorted(campaign.refused.items()):
         table.add_row(f"refused: {operation}", f"{count:,}", f"{count:,}", "0", "0")
     for how, count in sorted(campaign.interrupted.items()):

@@ -18,7 +18,7 @@ from chunk_helpers import END, check_loaded, document, kv_of, prompt
 import sarpstore
 from fuzz.crashes.disk import WatchedFolder
 from fuzz.crashes.draw import random_fault
-from fuzz.crashes.history import MODES, Difference, digest_of
+from fuzz.crashes.history import CERTAIN, MODES, Difference, digest_of
 from sarpstore import ClosedError
 from sarpstore._files import FaultyFolder, MemoryFolder
 
@@ -251,9 +251,9 @@ class ChunkHistory:
         self.changes += 1
         must, may = self._held(), frozenset(self.begun)
         for mode in MODES:
-            for _ in range(1 if mode in ("lose", "keep") else self.images_max):
+            for _ in range(1 if mode in CERTAIN else self.images_max):
                 folder = self._disk.crash(self.random, mode)
-                digest = digest_of(folder, f"{sorted(must)} {sorted(may)}")
+                digest = digest_of(folder, f"{mode == 'kill'} {sorted(must)} {sorted(may)}")
                 if digest not in self._seen:
                     self._seen.add(digest)
                     self.images.append(ChunkImage(folder, must, may, mode, self.changes))

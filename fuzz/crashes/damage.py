@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from sarpstore._files import read_whole
@@ -21,12 +21,13 @@ KINDS: Final = ("bit", "noise", "sector of zeros", "misdirected write", "stale p
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One thing that was done to a file; offsets and lengths in bytes."""
+    """One thing that was done to a file; offsets and lengths in bytes. `also`: the file that a write should be in."""
 
     kind: str
     name: str
     offset: int
     length: int
+    also: str = ""
 
 
 def spoil(folder: MemoryFolder, kind: str, random: Random) -> Damage | None:
@@ -56,6 +57,7 @@ def spoil(folder: MemoryFolder, kind: str, random: Random) -> Damage | None:
     at -= at % _PAGE
     if kind == "misdirected write":
         _write(folder, kind, other, start, bytes(len(page)))
+        return replace(_write(folder, kind, name, at, page[: len(data) - at]), also=other)
     return _write(folder, kind, name, at, page[: len(data) - at])
 
 

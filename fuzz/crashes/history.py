@@ -26,9 +26,22 @@ if TYPE_CHECKING:
     from sarpstore import Store
     from sarpstore._files import CrashMode, Fault
 
-__all__ = ["MODES", "Answers", "Difference", "History", "Image", "Interrupted", "Workload", "ask", "digest_of"]
+__all__ = [
+    "CERTAIN",
+    "MODES",
+    "Answers",
+    "Difference",
+    "History",
+    "Image",
+    "Interrupted",
+    "Workload",
+    "ask",
+    "digest_of",
+]
 
-MODES: Final[tuple[CrashMode, ...]] = ("lose", "keep", "tear", "pages", "junk")
+MODES: Final[tuple[CrashMode, ...]] = ("lose", "keep", "tear", "pages", "junk", "kill")
+CERTAIN: Final = ("lose", "keep", "kill")
+"""Modes that leave nothing to chance: one image of each is enough."""
 Answers: TypeAlias = tuple[tuple[int, ...], ...]
 """Of each domain's each path, the addresses of the blocks that match."""
 
@@ -220,13 +233,13 @@ class History:
     def _changed(self) -> None:
         self.changes += 1
         for mode in self.modes:
-            for _ in range(1 if mode in ("lose", "keep") else self.images_max):
+            for _ in range(1 if mode in CERTAIN else self.images_max):
                 self.take(self._disk, mode, self.synced, len(self.states) - 1)
 
     def take(self, disk: MemoryFolder, mode: CrashMode, first: int, last: int) -> None:
         """Keep an image, unless it is equal to one that was taken before and has to show the same states."""
         folder = disk.crash(self.random, mode)
-        digest = digest_of(folder, f"{first} {last}")
+        digest = digest_of(folder, f"{mode == 'kill'} {first} {last}")
         if digest not in self._seen:
             self._seen.add(digest)
             self.images.append(Image(folder, first, last, mode, self.changes, never=self._never))

@@ -55,9 +55,12 @@ async def read_payload(scheduler: Scheduler, files: RegionFiles, chunk: Chunk) -
     """The payload's pages; None where a region of it is gone or ends too early. StorageError: the system refuses."""
     wanted = []
     for extent in chunk.extents:
-        if extent.region not in files.entries:
+        file = files.reader(extent.region)
+        if file is None:
+            await scheduler.run(files.open_reader, extent.region)
+            file = files.reader(extent.region)
+        if file is None:
             return None
-        file = await scheduler.run(files.reader, extent.region)
         wanted.append((file, extent.offset, extent.bytes))
     try:
         pieces = await scheduler.try_read_many(wanted, MATCHING)

@@ -150,7 +150,7 @@ def _recover(folder: CountedFolder, scheduler: Scheduler, options: ChunkOptions)
     metadata, regions_max = _shares(bytes_max, table.region_bytes)
     direct = reads_direct(folder, options.direct_io)
     files = RegionFiles(folder, table.uuid, found.entries, direct=direct)
-    files.clean(found.remains, found.torn)
+    files.clean(found.remains, found.changed)
     for damage in found.damage:
         _log.warning("%s: %s", folder.path, damage)
     if not found.table_read or bytes_max != table.bytes_max or table.number == 0:

@@ -49,8 +49,8 @@ class Found:
     """By region, the length of its entries file as far as it is valid."""
     late: list[Chunk] = field(default_factory=list)
     """What was put behind the table and is held, in the order of that."""
-    torn: dict[int, int] = field(default_factory=dict)
-    """Of these the files that go on behind that, with their whole lengths."""
+    changed: set[int] = field(default_factory=set)
+    """Of these the files that go on behind what the table knows: with entries, or with what a crash left of one."""
     remains: list[str] = field(default_factory=list)
     """Names of what a crash or damage left, and nothing is read from, to be removed."""
     damage: list[str] = field(default_factory=list)
@@ -162,10 +162,10 @@ def _read_entries(folder: Folder, number: int, size: int, known: int, found: Fou
         found.closed.add(number)
     chunks, end = decode_entries(data[begin:], found.table.uuid, number, begin)
     found.entries[number] = end
-    if end < size:
-        found.torn[number] = size
-        if not _is_torn(data[end:], found.table.uuid, number, end):
-            found.damage.append(f"{name} has a damaged entry at byte {end:,}; it and those behind it are lost")
+    if size != begin:
+        found.changed.add(number)
+    if end < size and not _is_torn(data[end:], found.table.uuid, number, end):
+        found.damage.append(f"{name} has a damaged entry at byte {end:,}; it and those behind it are lost")
     return chunks
 
 

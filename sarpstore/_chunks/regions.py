@@ -44,19 +44,15 @@ class RegionFiles:
         self.bytes_written = 0
         """Bytes of payloads, entries and tables."""
 
-    def reader(self, number: int) -> File:
-        """The region's file, for reads."""
-        file = self._reading.get(number)
-        if file is None:
+    def reader(self, number: int) -> File | None:
+        """The region's file, for reads, if it is open; does not block."""
+        return self._reading.get(number)
+
+    def open_reader(self, number: int) -> None:
+        """Open it, if it is there. Not returned: who waits for this may be cancelled, and others use the file too."""
+        if number in self.entries and number not in self._reading:
             name = region_name(number)
-            opened = self._folder.open_direct(name) if self._direct else self._folder.open(name)
-            file = self._reading.setdefault(number, opened)
-            if file is not opened:  # by another thread, meanwhile
-                opened.close()
-            if number not in self.entries:  # gone meanwhile: an open file would keep its space
-                self._reading.pop(number, None)
-                file.close()
-        return file
+            self._reading[number] = self._folder.open_direct(name) if self._direct else self._folder.open(name)
 
     def write(self, extents: Iterable[Extent], data: memoryview) -> None:
         """Write a payload to its extents, and sync them; a region that is not there is made."""
@@ -132,22 +128,24 @@ class RegionFiles:
         self.bytes_written += len(data)
         return len(data)
 
-    def clean(self, remains: Iterable[str], torn: Iterable[int]) -> None:
-        """Remove what a crash left, and cut off what it left behind the last entry of these files.
+    def clean(self, remains: Iterable[str], changed: Iterable[int]) -> None:
+        """Remove what a crash left, and cut off what it left behind the last entry of these entries files.
 
-        A killed process may have given files their names and not synced the folder: entries that are put into such a
-        file would be lost with its name.
+        A killed process may not have synced the names and the entries that it wrote, nor the names that it removed.
+        What is put into a file would be lost with its name; what is found now would be lost later, when a table says
+        that it is there; and a region that goes now would leave entries behind whose name came back.
         """
+        self._folder.sync()
         for name in [*remains, *filter(is_own_temporary, self._folder.names())]:
             self._folder.remove(name)
-        for number in torn:
+        for number in changed:
             file = self._folder.open(entries_name(number), writable=True)
             try:
-                file.truncate(self.entries[number])
+                if file.size() > self.entries[number]:
+                    file.truncate(self.entries[number])
                 file.sync()
             finally:
                 file.close()
-        self._folder.sync()
 
     def close(self) -> None:
         """Close all files; reads that are in progress finish first."""

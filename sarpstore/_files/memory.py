@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CrashMode", "MemoryFile", "MemoryFolder"]
 
-CrashMode = Literal["lose", "keep", "tear", "pages", "junk"]
+CrashMode = Literal["lose", "keep", "tear", "pages", "junk", "kill"]
 
 # Where a file has grown and its data did not come, a medium may show an older file's bytes, or noise.
 _STALE_SHARE = 0.5
@@ -247,8 +247,11 @@ class MemoryFolder:
         `lose` drops whatever is not synced, `keep` keeps everything, and the others decide by `source` (a generator, or
         a seed: the same seed, the same crash) of each change of size and of a name, and of what was written: `tear`
         each 512-byte sector, `pages` each 4,096 bytes, and `junk` each sector, where what a file has grown by
-        and lost is not zeros but noise, or bytes of another file.
+        and lost is not zeros but noise, or bytes of another file. `kill` is a `clone`, as if only the process had gone:
+        what was not synced is there, and a later crash may take it.
         """
+        if mode == "kill":
+            return self.clone()
         generator = random.Random(source) if isinstance(source, int) else source  # noqa: S311
         choices: dict[CrashMode, Choice] = {"lose": lambda: False, "keep": lambda: True}
         keep = choices.get(mode, lambda: generator.random() < 0.5)

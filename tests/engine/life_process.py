@@ -59,7 +59,7 @@ def quiet_process(random: Random) -> Iterator[Process]:
             patch.setattr(module, "secrets", SimpleNamespace(token_bytes=random.randbytes))
         for module in (state, opening):
             patch.setattr(module, "choose_backend", lambda *_: LoopBackend(random))
-        for module in (background, matcher, turns):
+        for module in (background, matcher, opening, turns):
             patch.setattr(module, "monotonic_ms", lambda: loop.time() * 1e3)
         for module in (header, lifetimes, published):
             patch.setattr(module, "wall_ms", lambda: int(clock.now_ms()))
