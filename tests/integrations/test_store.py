@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 import sarpstore
@@ -17,6 +18,8 @@ from sarpstore_tools.chunks.samples import OWN
 from sarpstore_tools.main import main
 
 from sarpstore.integrations import transformers as hf
+from sarpstore.integrations._hf import reuse as reuse_module
+from sarpstore.integrations._hf.kv import array_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,20 +61,42 @@ async def test_a_prompt_hits_the_second_time_and_after_reopening(
     assert hits[1] > 0
 
 
-async def test_the_gate_opens_for_a_real_store(model: Any, builder: Any, tmp_path: Path) -> None:
-    for dtype in ("float32", "bfloat16"):
-        async with sarpstore.open_chunks(
-            tmp_path / dtype,
-            layout=hf.layout_of(model, dtype=dtype),
-            fingerprint=b"a model",
-            delimiters=(builder.delimiter,),
-            bytes_max=256 * MIB,
-            region_bytes=32 * MIB,
-        ) as chunks:
-            reuse = hf.Reuse(model, chunks, system=builder.system_tokens)
-            documents = [builder.document_tokens(each.document) for each in OWN[:2]]
-            report = await hf.gate(reuse, chunks=documents, question=builder.question_tokens(OWN[0].question))
-            assert report.passed, report.why
+def opened(path: Path, layout: sarpstore.KVLayout, builder: Any) -> Any:
+    return sarpstore.open_chunks(
+        path,
+        layout=layout,
+        fingerprint=b"a model",
+        delimiters=(builder.delimiter,),
+        bytes_max=256 * MIB,
+        region_bytes=32 * MIB,
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "payload"), [("float32", "exact"), ("bfloat16", "exact"), ("bfloat16", "int8"), ("bfloat16", "fp8")]
+)
+async def test_the_gate_opens_for_a_real_store(
+    model: Any, builder: Any, tmp_path: Path, dtype: str, payload: Any
+) -> None:
+    async with opened(tmp_path, hf.layout_of(model, dtype=dtype, payload=payload), builder) as chunks:
+        reuse = hf.Reuse(model, chunks, system=builder.system_tokens)
+        documents = [builder.document_tokens(each.document) for each in OWN[:2]]
+        report = await hf.gate(reuse, chunks=documents, question=builder.question_tokens(OWN[0].question))
+        assert report.passed, report.why
+
+
+async def test_what_a_store_cannot_take_is_served_without_it(
+    model: Any, builder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A payload of a byte an element has no infinities."""
+    monkeypatch.setattr(reuse_module, "array_of", lambda part, dtype: np.full_like(array_of(part, dtype), np.inf))
+    async with opened(tmp_path, hf.layout_of(model, dtype="float32", payload="int8"), builder) as chunks:
+        reuse = hf.Reuse(model, chunks, system=builder.system_tokens)
+        prompt = builder.build([OWN[0].document], OWN[0].question).tokens
+        found = await reuse.prefill(prompt)
+        assert (found.rung, found.hit_tokens) == ("conditioned", 0)
+        assert reuse.store_failures == 2
+        assert chunks.stats().chunks == 0
 
 
 def test_a_demo_hits_on_its_second_run(

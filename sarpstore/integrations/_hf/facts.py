@@ -25,12 +25,15 @@ def decoder_config(model: Any) -> Any:
     return model.config.get_text_config(decoder=True)
 
 
-def layout_of(model: Any, *, dtype: str | None = None) -> sarpstore.KVLayout:
+def layout_of(
+    model: Any, *, dtype: str | None = None, payload: Literal["exact", "int8", "fp8"] = "exact"
+) -> sarpstore.KVLayout:
     """The layout of a causal language model of transformers, from its config: what to open a store of chunks with.
 
     Args:
         model: A `PreTrainedModel`.
         dtype: What to store keys and values in: "float32", "float16" or "bfloat16"; None: the model's own dtype.
+        payload: Whether they are stored in a byte an element instead, as `sarpstore.KVLayout` says.
 
     Raises:
         sarpstore.InputError: The model's rotary encoding changes with the length of the input, differs from layer to
@@ -50,6 +53,7 @@ def layout_of(model: Any, *, dtype: str | None = None) -> sarpstore.KVLayout:
         dtype=cast("Any", dtype),
         rope=_rope_of(model, config, head_dim),
         windows=_windows_of(config),
+        payload=payload,
     )
 
 

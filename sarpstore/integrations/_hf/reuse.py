@@ -129,7 +129,8 @@ class Reuse:
 
     Args:
         model: A causal language model of transformers whose attention has `k_proj` and `v_proj`.
-        chunks: What `sarpstore.open_chunks` gives, opened with `layout_of` this model, in any of its dtypes.
+        chunks: What `sarpstore.open_chunks` gives, opened with `layout_of` this model, in any of its dtypes and
+            payloads.
         system: Token ids of the constant system prompt: one chunk, which ends with a delimiter. Prompts that begin with
             it have their chunks computed behind it, in all rungs but "none". Empty: there is none.
 
@@ -143,7 +144,8 @@ class Reuse:
     def __init__(self, model: Any, chunks: Any, *, system: Sequence[int] = ()) -> None:
         self.model = model
         self.layout: sarpstore.KVLayout = chunks.layout
-        if layout_of(model, dtype=self.layout.dtype).canonical() != self.layout.canonical():
+        own = layout_of(model, dtype=self.layout.dtype, payload=self.layout.payload)
+        if own.canonical() != self.layout.canonical():
             raise sarpstore.InputError(f"the store of chunks has another layout than {type(model).__name__}")
         self.system = [int(token) for token in system]
         self._chunks = chunks
@@ -200,7 +202,7 @@ class Reuse:
                 seconds = time.perf_counter() - began
                 self._note_use(work)
                 for each in work.missing:
-                    await self._stored("put", self._chunks.put(each.span, each.keys, each.values))
+                    await self._put(each)
         missed = sum(each.span.end - each.span.begin for each in work.missing)
         return Prefilled(
             cache=cache,
@@ -213,6 +215,11 @@ class Reuse:
             fixed_tokens=work.fixed,
             seconds=seconds,
         )
+
+    async def _put(self, missing: _Missing) -> None:
+        # What a model computes is not always what a store can take: a payload of a byte an element has no infinities.
+        with_input = (*_STORE_FAILURES, sarpstore.InputError)
+        await self._stored("put", self._chunks.put(missing.span, missing.keys, missing.values), with_input)
 
     async def with_model(self, call: Callable[..., _T], *arguments: Any) -> _T:
         """`call(*arguments)` in a thread, while no request uses the model."""
@@ -245,11 +252,13 @@ class Reuse:
         if wanted.rung == "deviation" and self.layout.layers <= LAYERS_COMPARED:
             raise sarpstore.InputError(f"fixup='deviation' compares {LAYERS_COMPARED} layers: the model has no more")
 
-    async def _stored(self, name: str, call: Awaitable[_T]) -> _T | None:
+    async def _stored(
+        self, name: str, call: Awaitable[_T], failures: tuple[type[sarpstore.SarpError], ...] = _STORE_FAILURES
+    ) -> _T | None:
         """What a call of the store returns; None where the store fails: the request is served without it."""
         try:
             return await call
-        except _STORE_FAILURES as error:
+        except failures as error:
             self.store_failures += 1
             _log.warning("chunks: %s failed, the request is served without it: %s", name, error)
             return None
