@@ -1,11 +1,12 @@
-"""Whole hostile stores before `sarpstore dump`, `sarpstore verify` and the engine's open, with atheris.
+"""Whole hostile stores before `sarpstore dump`, `sarpstore verify` and the engines' opens, with atheris.
 
     pip install '.[fuzz]'
     python -m fuzz.hostile_tools --seconds 600 [--target verify]
 
-Small stores of both routings are mutated with an eye to their structure and mended (fuzz/hostile/stores.py). Whatever
-they say: dump and verify end with findings or their own clean error; opening, matching and inserting end with answers
-or a SarpError; in bounded time and memory. What does not is kept under build/hostile/crashes, and the exit status is 1.
+Small stores of both routings, and chunk stores, are mutated with an eye to their structure and mended
+(fuzz/hostile/stores.py). Whatever they say: dump and verify end with findings or their own clean error; opening,
+matching and inserting, loading and putting end with answers or a SarpError, and what is loaded is what was put; in
+bounded time and memory. What does not is kept under build/hostile/crashes, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from chunk_helpers import check_loaded, chunks_in, document, fill, prompt, put_all
 from click.testing import CliRunner
 from sarpstore_tools.dump import dump
 from sarpstore_tools.verify import verify
@@ -33,6 +35,7 @@ from fuzz.hostile.build import WORK
 from fuzz.hostile.corpus import small_store
 from fuzz.hostile.stores import Store, mutated
 from sarpstore import _format as fmt
+from sarpstore._chunks.recover import holds_chunks
 from sarpstore._files import MemoryFolder, read_whole
 
 if TYPE_CHECKING:
@@ -50,8 +53,21 @@ async def seed_stores() -> list[dict[str, bytes]]:
     folders = []
     for routing in fmt.ROUTINGS:
         folders += [(await make_store(routing)).folder, await small_store(routing, Random(routing), inserts=9)]
+    folders += await small_chunk_stores()
     stores = [{name: read_whole(folder, name) for name in folder.names()} for folder in folders]
     return [{name: data for name, data in store.items() if name != fmt.LOCK_NAME} for store in stores]
+
+
+async def small_chunk_stores() -> list[MemoryFolder]:
+    """One that was closed, and one with entries behind its table."""
+    folder = MemoryFolder()
+    async with chunks_in(folder) as chunks:
+        await fill(chunks, range(3), 12)
+    closed = folder.clone()
+    async with chunks_in(folder) as chunks:
+        await fill(chunks, range(3, 6), 12)
+        killed = folder.clone()
+    return [closed, killed]
 
 
 # --- what is fuzzed
@@ -72,14 +88,24 @@ def run_tool(command: str, store: Store) -> None:
             assert result.exit_code in (0, 1, 2), result.exit_code
 
 
-async def open_store(store: Store) -> None:
-    """Open, match, insert, compact, close; a SarpError may end any of it."""
+def _folder_of(store: Store) -> MemoryFolder:
     folder = MemoryFolder()
     for name, content in store.items():
         file = folder.create(name)
         file.write(0, content)
         file.sync()
     folder.sync()
+    return folder
+
+
+async def open_any(store: Store) -> None:
+    """Open it as what its files say that it is."""
+    await (open_chunk_store(store) if holds_chunks(list(store)) else open_store(store))
+
+
+async def open_store(store: Store) -> None:
+    """Open, match, insert, compact, close; a SarpError may end any of it."""
+    folder = _folder_of(store)
     for read_only in (True, False):
         # Summaries are relied on in large files alone.
         sys.modules["sarpstore._recovery.recover"]._SUMMARY_PAGES_MIN = 1 if read_only else 64
@@ -89,6 +115,19 @@ async def open_store(store: Store) -> None:
                 sarpstore.open(folder, read_only=read_only, **_OPTIONS) as opened,
             ):
                 await _use(opened, read_only)
+        folder = folder.clone()
+
+
+async def open_chunk_store(store: Store) -> None:
+    """Open, plan, load, put, close; a SarpError may end any of it. AssertionError: what is loaded was never put."""
+    folder = _folder_of(store)
+    for _ in range(2):
+        with contextlib.suppress(sarpstore.SarpError):
+            async with asyncio.timeout(_CALL_SECONDS), chunks_in(folder) as chunks:
+                for asked in (prompt(*(document(number, 12) for number in range(6))), prompt(document(9, 200))):
+                    with await chunks.plan(asked) as plan:
+                        check_loaded(plan, await chunks.load(plan))
+                        await put_all(chunks, plan)
         folder = folder.clone()
 
 
@@ -120,7 +159,7 @@ def _fuzz(target: str, seconds: int) -> None:
     logging.getLogger("sarpstore").setLevel(logging.CRITICAL)
     stores = asyncio.run(seed_stores())
     one: Callable[[Store], None] = (
-        (lambda store: asyncio.run(open_store(store))) if target == "open" else lambda store: run_tool(target, store)
+        (lambda store: asyncio.run(open_any(store))) if target == "open" else lambda store: run_tool(target, store)
     )
 
     def test(data: bytes) -> None:

@@ -9,6 +9,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from sarpstore import _format as fmt
+from sarpstore._chunks.encoding import CHUNKS_SUFFIX, ENTRIES_HEADER_BYTES, ENTRIES_SUFFIX
 from sarpstore._kernel import crc32c
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ Store = dict[str, bytearray]
 
 _CHANGES_MAX: Final = 12
 _VALUES: Final = (0, 1, 2, 63, 64, 126, 255, 256, 4096, 65535, 1 << 31, (1 << 32) - 1, 1 << 40, 1 << 63, (1 << 64) - 1)
+_TABLE_HEAD_BYTES: Final = 128
 _IMAGE_AT: Final = struct.Struct("<IIII")  # in a head's row: page, entries, crc, blocks
 
 
@@ -77,9 +79,12 @@ def _place(name: str, content: bytearray, choices: Choices) -> int:
     """A place that matters: in a header, or in a record's; now and then any."""
     if choices.number(8) == 0:
         return choices.number(len(content))
-    if not name.endswith(fmt.LOG_SUFFIX):
+    if name.endswith(ENTRIES_SUFFIX):
+        starts = entry_starts(content)
+    elif name.endswith(fmt.LOG_SUFFIX):
+        starts = record_starts(content)
+    else:
         return choices.number(min(len(content), 1024))
-    starts = record_starts(content)
     if not starts or choices.number(4) == 0:
         return choices.number(192)
     return starts[choices.number(len(starts))] + choices.number(192)
@@ -110,11 +115,23 @@ def record_starts(content: bytearray) -> list[int]:
     return found
 
 
+def entry_starts(content: bytearray) -> list[int]:
+    """Where entries of a chunk store's entries file begin, by their lengths."""
+    found, at = [], ENTRIES_HEADER_BYTES
+    while at + fmt.UNIT <= len(content):
+        found.append(at)
+        at += max(fmt.UNIT, int.from_bytes(content[at + 4 : at + 6], "little"))
+    return found
+
+
 # --- mending
 
 
 def mend(store: Store, *, commits: bool = True) -> None:
-    """Makes all checksums hold: of headers, records, heads and images; `commits`: what commit records sum up, too."""
+    """Makes all checksums hold: of headers, records, heads and images; `commits`: what commit records sum up, too.
+
+    Of a chunk store those of tables and entries, not of payloads: so what is loaded has to be what was put.
+    """
     uuid = b""
     for name, content in store.items():
         if name.endswith(fmt.LOG_SUFFIX) and len(content) >= fmt.LOG_HEADER_BYTES:
@@ -129,6 +146,11 @@ def mend(store: Store, *, commits: bool = True) -> None:
             _mend_head(content, crcs)
         elif name == fmt.STATS_NAME:
             _seal(content, len(content))
+        elif name.endswith(CHUNKS_SUFFIX) and len(content) >= _TABLE_HEAD_BYTES:
+            content[64:72] = len(content).to_bytes(8, "little")
+            _seal(content, len(content))
+        elif name.endswith(ENTRIES_SUFFIX) and len(content) >= ENTRIES_HEADER_BYTES:
+            _mend_entries(content)
 
 
 def _seal(content: bytearray, end: int, begin: int = 0) -> int:
@@ -141,6 +163,14 @@ def _seal(content: bytearray, end: int, begin: int = 0) -> int:
 def _mend_header(content: bytearray) -> None:
     _seal(content, fmt.PAGE)
     content[fmt.PAGE : 2 * fmt.PAGE] = content[: fmt.PAGE]
+
+
+def _mend_entries(content: bytearray) -> None:
+    _seal(content, ENTRIES_HEADER_BYTES)
+    for at in entry_starts(content):
+        end = at + max(fmt.UNIT, int.from_bytes(content[at + 4 : at + 6], "little"))
+        seed = crc32c(bytes(content[40:64]) + at.to_bytes(8, "little"))
+        content[at : at + 4] = crc32c(bytes(content[at + 4 : end]), seed).to_bytes(4, "little")
 
 
 def _mend_records(content: bytearray, place: bytes, commits: bool) -> None:

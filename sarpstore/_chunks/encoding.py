@@ -17,6 +17,7 @@ from sarpstore._log.header import check_version
 
 __all__ = [
     "ENTRIES_HEADER_BYTES",
+    "REGION_BYTES_MAX",
     "Chunk",
     "RegionRow",
     "Table",
@@ -36,6 +37,9 @@ ENTRIES_SUFFIX: Final = ".entries"
 CHUNKS_SUFFIX: Final = ".chunks"
 ENTRIES_HEADER_BYTES: Final = fmt.PAGE
 EXTENTS_MAX: Final = 255
+REGION_BYTES_MAX: Final = 1 << 40
+_NUMBERS_MAX: Final = 1 << 63
+"""Above all sequences and lengths: what follows from one of them can be written."""
 
 _MAGIC_ENTRIES: Final = b"\x89SAE\r\n\x1a\n"
 _MAGIC_TABLE: Final = b"\x89SAK\r\n\x1a\n"
@@ -147,9 +151,15 @@ def decode_entries(data: memoryview, uuid: bytes, region: int, offset: int) -> t
         if crc32c(body, _place_seed(uuid, region, offset + at)) != crc:
             break
         extents = _decode_extents(np.frombuffer(data, _EXTENT_DTYPE, count, at + _ENTRY.size))
+        if sequence >= _NUMBERS_MAX or any(not _can_be(extent) for extent in extents):
+            break
         found.append(Chunk(key, sequence, size, tokens, sums, strip, extents))
         at += length
     return found, offset + at
+
+
+def _can_be(extent: Extent) -> bool:
+    return 0 < extent.region < fmt.FILE_NUMBER_END and 0 < extent.bytes <= REGION_BYTES_MAX - extent.offset
 
 
 def _place_seed(uuid: bytes, region: int, offset: int) -> int:
@@ -254,7 +264,29 @@ class Table:
         ends = table.rows["first"].astype(np.int64) + table.rows["extents"]
         if (ends > extents).any() or (table.rows["extents"] == 0).any():
             raise CorruptionError(name, _TABLE_AT, "a chunk of the table names extents that are not there")
+        table._check_numbers(name)
         return table
+
+    def _check_numbers(self, name: str) -> None:
+        """CorruptionError where a number can't be: so that all that follow from these can be written."""
+        counts = (self.bytes_max, self.next_sequence)
+        if max(counts) >= _NUMBERS_MAX or not 0 < self.next_region <= fmt.FILE_NUMBER_END:
+            raise CorruptionError(name, 72, f"numbers {counts} and next region {self.next_region} can't be")
+        if not 0 < self.region_bytes <= REGION_BYTES_MAX or self.region_bytes % fmt.PAGE:
+            raise CorruptionError(name, 80, f"regions can't have {self.region_bytes} bytes")
+        before = 0
+        for row in self.regions:
+            lengths_fit = row.used <= self.region_bytes and row.entries < _NUMBERS_MAX
+            if not lengths_fit or not before < row.number < self.next_region:
+                raise CorruptionError(name, _TABLE_AT, f"{row} can't stand behind region {before}")
+            before = row.number
+        ends = (self.extents["page"].astype(np.int64) + self.extents["pages"]) * fmt.PAGE
+        if (self.extents["region"] >= self.next_region).any() or (ends > self.region_bytes).any():
+            raise CorruptionError(name, _TABLE_AT, "an extent of the table is in no region")
+        if not (np.isfinite(self.rows["weight"]) & (self.rows["weight"] >= 0)).all():
+            raise CorruptionError(name, _TABLE_AT, "a chunk of the table has no weight")
+        if (self.rows["sequence"] >= self.next_sequence).any():
+            raise CorruptionError(name, _TABLE_AT, "a chunk of the table has a sequence that is to come")
 
 
 def _late_rows(late: list[tuple[Chunk, float]]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

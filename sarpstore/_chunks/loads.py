@@ -54,15 +54,16 @@ def target_of(layout: KVLayout, plan: Plan, out: npt.NDArray[Any] | None) -> npt
 async def read_payload(scheduler: Scheduler, files: RegionFiles, chunk: Chunk) -> memoryview | None:
     """The payload's pages; None where a region of it is gone or ends too early. StorageError: the system refuses."""
     wanted = []
-    for extent in chunk.extents:
-        file = files.reader(extent.region)
-        if file is None:
-            await scheduler.run(files.open_reader, extent.region)
-            file = files.reader(extent.region)
-        if file is None:
-            return None
-        wanted.append((file, extent.offset, extent.bytes))
     try:
+        for extent in chunk.extents:
+            file = files.reader(extent.region)
+            if file is None:
+                await scheduler.run(files.open_reader, extent.region)
+                file = files.reader(extent.region)
+            # What an entry says is no reason to reserve memory for it.
+            if file is None or extent.offset + extent.bytes > file.size():
+                return None
+            wanted.append((file, extent.offset, extent.bytes))
         pieces = await scheduler.try_read_many(wanted, MATCHING)
     except ClosedError:
         return None

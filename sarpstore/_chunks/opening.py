@@ -12,6 +12,7 @@ import numpy as np
 from sarpstore import _format as fmt
 from sarpstore._chunks.encoding import (
     ENTRIES_HEADER_BYTES,
+    REGION_BYTES_MAX,
     Table,
     decode_entries_header,
     entries_name,
@@ -39,7 +40,6 @@ _log = logging.getLogger("sarpstore")
 
 REGION_BYTES: Final = 256 << 20
 _REGION_BYTES_MIN: Final = 1 << 20
-_REGION_BYTES_MAX: Final = 1 << 40
 # Of the cap, for entries files, tables and statistics.
 _METADATA_SHARE: Final = 64
 _METADATA_MIN: Final = 1 << 20
@@ -91,8 +91,8 @@ class ChunkOptions:
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise OptionError(f"{name}={value!r}: must be a number of bytes, or None")
         size = self.region_bytes
-        if size is not None and (not _REGION_BYTES_MIN <= size <= _REGION_BYTES_MAX or size % fmt.PAGE):
-            least, most = _REGION_BYTES_MIN, _REGION_BYTES_MAX
+        if size is not None and (not _REGION_BYTES_MIN <= size <= REGION_BYTES_MAX or size % fmt.PAGE):
+            least, most = _REGION_BYTES_MIN, REGION_BYTES_MAX
             raise OptionError(f"region_bytes={size:,}: must be a multiple of 4,096 from {least:,} to {most:,}")
         delimiters_of(self.delimiters)
         if self.direct_io not in ("auto", True, False):

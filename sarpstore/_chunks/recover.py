@@ -96,6 +96,8 @@ def find(folder: Folder, sizes: dict[str, int]) -> Found | None:
     late.sort(key=lambda chunk: chunk.sequence)
     found.late = [chunk for chunk in late if all(extent.region in there for extent in chunk.extents)]
     _raise_numbers(found, entries, regions, late)
+    # The next table is newer than those that are damaged, or it would be removed as older than these.
+    table.number = max([table.number, *fmt.numbered(names, CHUNKS_SUFFIX)])
     return found
 
 

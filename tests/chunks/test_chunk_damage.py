@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from chunk_helpers import (
@@ -16,6 +17,7 @@ from chunk_helpers import (
 )
 
 import sarpstore
+from sarpstore._chunks.policy import Extent
 from sarpstore._files import CountedFolder, Fault, FaultyFolder, MemoryFolder
 
 
@@ -60,6 +62,32 @@ async def test_damaged_tables_and_entries_cost_no_payload_that_something_else_kn
         await fill(chunks, range(30, 40))
     async with chunks_in(folder) as chunks:
         assert len(await held(chunks, range(40))) >= 30
+
+
+async def test_a_table_that_is_written_after_all_were_damaged_stays(folder):
+    """It is the newest: otherwise it would go at once, and the bounds with it."""
+    async with chunks_in(folder) as chunks:
+        await fill(chunks, range(5))
+    for name in names(folder, ".chunks"):
+        flip(folder, name, 20)
+    for damaged in (True, False):
+        async with chunks_in(folder, bytes_max=None if not damaged else 8 * MIB) as chunks:
+            assert bool(chunks._opened.found.damage) == damaged
+            assert chunks.stats().bytes_max == 8 * MIB
+            assert await held(chunks, range(5)) == set(range(5))
+
+
+async def test_an_entry_is_no_reason_to_reserve_memory(folder):
+    """Its checksum holds, and it says that its payload has a TiB."""
+    async with chunks_in(folder) as chunks:
+        await fill(chunks, [1])
+        [chunk] = chunks._opened.found.late or [chunks._held.chunk(next(iter(chunks._held)))]
+        huge = replace(chunk, sequence=9, extents=(Extent(1, 0, (1 << 40) - 4096),))
+        chunks._opened.files.note(huge)
+        image = folder.clone()
+    async with chunks_in(image) as chunks:
+        assert await held(chunks, [1]) == set()
+        assert chunks.stats().damaged_payloads == 1
 
 
 async def test_regions_alone_are_not_taken_for_an_empty_folder(folder):

@@ -31,7 +31,7 @@ from sarpstore._kernel.twin_hash import crc32c
 UUID = bytes(range(16))
 
 extents = st.lists(
-    st.builds(Extent, st.integers(1, 1 << 40), st.integers(0, 1 << 20).map(lambda n: n * 4096), st.just(4096)),
+    st.builds(Extent, st.integers(1, (1 << 40) - 1), st.integers(0, 1 << 20).map(lambda n: n * 4096), st.just(4096)),
     min_size=1,
     max_size=4,
 ).map(tuple)
@@ -139,7 +139,7 @@ def test_every_flipped_bit_of_an_entries_header_is_refused():
 
 def table_of(chunks, weights=None):
     """A table that no other one came before."""
-    table = Table(UUID, 3, 1 << 33, 1 << 28, 99, 8)
+    table = Table(UUID, 3, 1 << 33, 1 << 33, 1 << 41, 1 << 40)
     table.fill(table, [], list(zip(chunks, weights or [1.0] * len(chunks), strict=True)))
     return table
 
@@ -154,6 +154,56 @@ def test_a_table_that_is_made_of_the_last_one_has_the_rows_that_are_left_and_wha
     table.fill(last, rows[::-1], late[::-1])
     assert [table.chunk(row) for row in range(len(table.rows))] == [made[row] for row in left] + since
     assert [table.weight(row) for row in range(len(table.rows))] == [*map(float, left), *([0.5] * len(since))]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"bytes_max": 1 << 63},
+        {"next_sequence": (1 << 64) - 1},
+        {"next_sequence": 5},
+        {"next_region": 0},
+        {"next_region": 7},
+        {"next_region": (1 << 40) + 1},
+        {"region_bytes": 0},
+        {"region_bytes": 4095},
+        {"region_bytes": 1 << 41},
+        {"region_bytes": 8192},
+        {"regions": [RegionRow(8, 4096, 0)]},
+        {"regions": [RegionRow(2, 4096, 0), RegionRow(2, 4096, 0)]},
+        {"regions": [RegionRow(0, 4096, 0)]},
+        {"regions": [RegionRow(1, 1 << 63, 0)]},
+        {"regions": [RegionRow(1, 4096, (1 << 28) + 4096)]},
+    ],
+    ids=str,
+)
+def test_a_table_with_a_number_that_cannot_be_is_not_believed(change):
+    table = Table(UUID, 3, 1 << 33, 1 << 28, 6, 8)
+    chunk = Chunk(bytes(32), 5, 9000, 3, 0, 20, (Extent(7, 4096, 8192),))
+    table.fill(table, [], [(chunk, 1.0)])
+    Table.decode(table.encode(), "x", 3)
+    for name, value in change.items():
+        setattr(table, name, value)
+    with pytest.raises(sarpstore.CorruptionError):
+        Table.decode(table.encode(), "x", 3)
+
+
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), -1.0])
+def test_a_table_with_a_weight_that_is_none_is_not_believed(weight):
+    chunk = Chunk(bytes(32), 5, 9000, 3, 0, 20, (Extent(7, 4096, 8192),))
+    with pytest.raises(sarpstore.CorruptionError, match="no weight"):
+        Table.decode(table_of([chunk], [weight]).encode(), "x", 3)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "extent"),
+    [(1 << 63, Extent(7, 0, 4096)), (1, Extent(0, 0, 4096)), (1, Extent(1 << 40, 0, 4096)), (1, Extent(7, 0, 0)),
+     (1, Extent(7, (1 << 40) - 4096, 8192))],
+)  # fmt: skip
+def test_an_entry_with_a_number_that_cannot_be_is_not_believed(sequence, extent):
+    chunk = Chunk(bytes(32), sequence, 9000, 3, 0, 20, (extent,))
+    encoded = encode_entry(chunk, UUID, 7, ENTRIES_HEADER_BYTES)
+    assert decode_entries(memoryview(encoded), UUID, 7, ENTRIES_HEADER_BYTES) == ([], ENTRIES_HEADER_BYTES)
 
 
 @given(st.lists(chunks, max_size=6), st.data())
