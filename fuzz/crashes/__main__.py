@@ -7,7 +7,8 @@
 A run is a workload of a few operations on a simulated disk. At each of its writes, syncs and changes of a name the
 power is cut in several ways; each image is recovered and asked for everything, cut once more during the recovery now
 and then, opened twice, without its checkpoints, gone on with, or damaged. The first image that shows no allowed state
-ends the run: its workload is made small and printed, and the exit status is 1. A seed gives the same runs again.
+ends the run: its workload is made small and printed, and the exit status is 1. A seed gives the same runs again; one
+that is interrupted says what it has tried, and where to go on.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import itertools
 import logging
 import secrets
+import signal
 import sys
 import time
 import traceback
@@ -68,7 +70,13 @@ def main() -> int:
         workloads = _drawn(
             seed, arguments.first, lambda random, number: random_workload(random, routings[number % len(routings)])
         )
-    finding = _run(campaign, workloads, images, arguments.runs, arguments.seconds)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        finding = _run(campaign, workloads, images, arguments.runs, arguments.seconds)
+    except KeyboardInterrupt:
+        _report(campaign, time.monotonic() - began)
+        print(f"interrupted in run {campaign.running}: go on with --seed {seed} --first {campaign.running}")
+        return 130
     _report(campaign, time.monotonic() - began)
     if finding is None:
         return 0
