@@ -252,9 +252,9 @@ BUGS: Final = (
         "                late = [(found, self.policy.weight(key))]\n",
     ),
     Bug(
-        "say of a region that it is gone while its chunks are held",
-        "sarpstore/_chunks/puts.py",
-        '            self._held.drop(key, "evicted")\n        self.counts',
-        '            if key not in step.again:\n                self._held.drop(key, "evicted")\n        self.counts',
+        "put chunks over the end of a region that is gone on with",
+        "sarpstore/_chunks/opening.py",
+        "            opened.open_again[number] = size\n",
+        "            opened.open_again[number] = size - fmt.PAGE\n",
     ),
 )

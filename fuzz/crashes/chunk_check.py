@@ -41,8 +41,10 @@ async def check_chunks(_: ChunkHistory, image: ChunkImage, random: Random) -> Ch
     found = await _found(chunks, image)
     if not image.must <= found:
         raise Difference(f"{_name(image)}: documents {sorted(image.must - found)} are lost")
-    if chunks._opened.found.damage or chunks.stats().failed:
-        raise Difference(f"{_name(image)}: {chunks._opened.found.damage}, failed: {chunks.stats().failed!r}")
+    stats = chunks.stats()
+    if chunks._opened.found.damage or stats.failed or stats.damaged_payloads:
+        told = f"{chunks._opened.found.damage}, {stats.damaged_payloads} payloads, failed: {stats.failed!r}"
+        raise Difference(f"{_name(image)}: damage after a power cut: {told}")
     await chunks.close()
     what = random.randrange(4)
     if what == 0:
