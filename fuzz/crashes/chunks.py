@@ -250,7 +250,7 @@ class ChunkHistory:
     def _changed(self) -> None:
         self.changes += 1
         must, may = self._held(), frozenset(self.begun)
-        for mode in MODES:
+        for mode in (*MODES, "kill"):
             for _ in range(1 if mode in CERTAIN else self.images_max):
                 folder = self._disk.crash(self.random, mode)
                 digest = digest_of(folder, f"{mode == 'kill'} {sorted(must)} {sorted(may)}")
