@@ -40,8 +40,8 @@ __all__ = [
 ]
 
 MODES: Final[tuple[CrashMode, ...]] = ("lose", "keep", "tear", "pages", "junk")
-"""Of power cuts. With "kill", too, which indexes are still to be tried with, run 16 of seed 20261130 tells of damage after
-a kill, an open and a power cut under durability="never": a fault that is not understood yet."""
+"""Of power cuts. With "kill", too, run 16 of seed 20261130 tells of damage in an index after a kill, an open and a
+power cut under durability="never": a fault that is not understood yet."""
 CERTAIN: Final = ("lose", "keep", "kill")
 """Modes that leave nothing to chance: one image of each is enough."""
 Answers: TypeAlias = tuple[tuple[int, ...], ...]
