@@ -8,7 +8,7 @@ A run is a workload of a few operations on a simulated disk. At each of its writ
 power is cut in several ways; each image is recovered and asked for everything, cut once more during the recovery now
 and then, opened twice, without its checkpoints, gone on with, or damaged. The first image that shows no allowed state
 ends the run: its workload is made small and printed, and the exit status is 1. A seed gives the same runs again; one
-that is interrupted says what it has tried, and where to go on.
+that is interrupted ends its workload, and says what it has tried and where to go on.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ def main() -> int:
         workloads = _drawn(
             seed, arguments.first, lambda random, number: random_workload(random, routings[number % len(routings)])
         )
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        finding = _run(campaign, workloads, images, arguments.runs, arguments.seconds)
-    except KeyboardInterrupt:
-        _report(campaign, time.monotonic() - began)
-        print(f"interrupted in run {campaign.running}: go on with --seed {seed} --first {campaign.running}")
-        return 130
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # An exception in the middle of a workload would be taken for what the workload does.
+        signal.signal(number, lambda *_: setattr(campaign, "stopped", True))
+    finding = _run(campaign, workloads, images, arguments.runs, arguments.seconds)
     _report(campaign, time.monotonic() - began)
+    if finding is None and campaign.stopped:
+        print(f"interrupted; go on with --seed {seed} --first {campaign.next_number}" + _ways(arguments))
+        return 130
     if finding is None:
         return 0
     _explain(campaign, finding, again=f"--seed {seed} --first {finding.number} --runs 1" + _ways(arguments))

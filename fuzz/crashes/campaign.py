@@ -68,8 +68,10 @@ class Campaign:
     subject: Subject = INDEX
     images_max: int = 2
     workloads: int = 0
-    running: int = 0
-    """Number of the workload that is tried now."""
+    next_number: int = 0
+    """Number of the workload behind the last that was tried."""
+    stopped: bool = False
+    """Whether somebody wants it to end, with the workload that is tried now."""
     images: Counter[str] = field(default_factory=Counter)
     """Crash images that were recovered, by what the power cut did."""
     refused: Counter[str] = field(default_factory=Counter)
@@ -87,12 +89,12 @@ class Campaign:
     def run(self, workloads: Iterable[tuple[int, Any]], done: Callable[[], bool]) -> Finding | None:
         """Try workloads until `done` says so; the first that fails."""
         for number, workload in workloads:
-            self.running = number
             error = self.try_one(number, workload)
             if error is not None:
                 return Finding(number, workload, error)
             self.workloads += 1
-            if done():
+            self.next_number = number + 1
+            if self.stopped or done():
                 return None
         return None
 

@@ -18,8 +18,7 @@ from chunk_helpers import END, check_loaded, document, kv_of, prompt
 import sarpstore
 from fuzz.crashes.disk import WatchedFolder
 from fuzz.crashes.draw import random_fault
-from fuzz.crashes.history import CERTAIN, MODES, Difference, digest_of
-from sarpstore import ClosedError
+from fuzz.crashes.history import CERTAIN, MODES, Difference, cut_short, digest_of
 from sarpstore._files import FaultyFolder, MemoryFolder
 
 if TYPE_CHECKING:
@@ -205,17 +204,7 @@ class ChunkHistory:
         return chunks
 
     async def _cut_short(self, step: CutShort, chunks: Chunks, folder: WatchedFolder) -> Chunks:
-        task = asyncio.create_task(self._ask(chunks, step.prompt))
-        for _ in range(step.turns):
-            await asyncio.sleep(0)
-        self.interrupted[step.by] += not task.done()
-        if step.by == "cancel":
-            task.cancel()
-        else:
-            await chunks.close()
-        await asyncio.wait([task])
-        if not task.cancelled() and task.exception() is not None and not isinstance(task.exception(), ClosedError):
-            await task
+        self.interrupted[step.by] += await cut_short(self._ask(chunks, step.prompt), step.turns, step.by, chunks)
         return await self._open(folder) if step.by == "close" else chunks
 
     async def _ask(self, chunks: Chunks, asked: Prompt) -> None:

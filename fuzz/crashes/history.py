@@ -20,7 +20,7 @@ from sarpstore import ClosedError
 from sarpstore._files import FaultyFolder, MemoryFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
     from random import Random
 
     from sarpstore import Store
@@ -36,6 +36,7 @@ __all__ = [
     "Interrupted",
     "Workload",
     "ask",
+    "cut_short",
     "digest_of",
 ]
 
@@ -197,17 +198,7 @@ class History:
         after, _ = deed.on(before)
         begun = len(self.states)
         self.states += [state for state in after if state is not before]
-        task = asyncio.create_task(as_coroutine(deed.do))
-        for _ in range(step.turns):
-            await asyncio.sleep(0)
-        self.interrupted[step.by] += not task.done()
-        if step.by == "cancel":
-            task.cancel()
-        else:
-            await store.close()
-        await asyncio.wait([task])
-        if not task.cancelled() and task.exception() is not None and not isinstance(task.exception(), ClosedError):
-            await task
+        self.interrupted[step.by] += await cut_short(as_coroutine(deed.do), step.turns, step.by, store)
         if step.by == "close":
             store = await self._open(folder)
         answers = await ask(store, self.questions)
@@ -266,6 +257,22 @@ class History:
 async def as_coroutine(do: Callable[[], Awaitable[Any]]) -> Any:
     """What a task can be made of."""
     return await do()
+
+
+async def cut_short(doing: Coroutine[Any, Any, Any], turns: int, by: Literal["cancel", "close"], store: Any) -> bool:
+    """Begin something, and after so many turns of the loop cancel it or close the store; whether it was under way."""
+    task = asyncio.create_task(doing)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    under_way = not task.done()
+    if by == "cancel":
+        task.cancel()
+    else:
+        await store.close()
+    await asyncio.wait([task])
+    if not task.cancelled() and task.exception() is not None and not isinstance(task.exception(), ClosedError):
+        await task
+    return under_way
 
 
 async def ask(store: Store, questions: Sequence[tuple[Domain, list[Path]]]) -> Answers:
